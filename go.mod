@@ -1,0 +1,3 @@
+module github.com/millrace/millrace
+
+go 1.26
