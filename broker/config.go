@@ -1,0 +1,261 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config holds what an operator may choose about the stream port. The zero
+// value of each field means its default. The name in brackets is the field's
+// name in the configuration file, and the one that errors mention.
+type Config struct {
+	// AdvertisedHost and AdvertisedPort [stream.advertised_host,
+	// stream.advertised_port] are what clients are told to connect to, in Open
+	// and in Metadata alike. Default: localhost and the listener's port.
+	AdvertisedHost string
+	AdvertisedPort int
+	// NodeName and ClusterName are shown to clients and operators.
+	NodeName    string
+	ClusterName string
+	// ReleaseVersion is Millrace's own version, shown beside the protocol's.
+	ReleaseVersion string
+
+	// FrameMax [stream.frame_max] is the largest frame accepted after Open, in
+	// bytes without the four of its size. Default 1 MiB, at most 16 MiB.
+	FrameMax uint32
+	// InitialFrameMax [stream.initial_frame_max] is the same before Open.
+	// Default 8 KiB, at most 64 KiB.
+	InitialFrameMax uint32
+	// Heartbeat [stream.heartbeat] is proposed in Tune, in whole seconds; the
+	// client's answer decides. Default 60 s; negative proposes none.
+	Heartbeat time.Duration
+
+	// HandshakeTimeout [stream.handshake_timeout] is the time from the accepted
+	// socket to a successful Open, whatever trickles in. Default 10 s.
+	HandshakeTimeout time.Duration
+	// FailedLoginDelay [stream.failed_login_delay] is how long the answer to a
+	// failed login or Open is withheld. Default 3 s.
+	FailedLoginDelay time.Duration
+	// CloseTimeout [stream.close_timeout] is how long a client may take to
+	// answer our Close. Default 10 s.
+	CloseTimeout time.Duration
+	// PartialFrameTimeout [stream.partial_frame_timeout] is how long a frame
+	// may take to arrive whole where no heartbeat was agreed. Default 120 s.
+	PartialFrameTimeout time.Duration
+	// BlockedSocketTimeout [stream.blocked_socket_timeout] is how long a client
+	// may leave its socket full before it is cut. Default 60 s.
+	BlockedSocketTimeout time.Duration
+	// MetadataWait [stream.metadata_wait] is how long Metadata holds its answer
+	// for a stream that has no leader yet. Default 2 s.
+	MetadataWait time.Duration
+	// RequestTimeout [stream.request_timeout] bounds what a command may wait
+	// for inside the broker, such as Create. Default 10 s, the time after
+	// which clients give up.
+	RequestTimeout time.Duration
+
+	// Connections [stream.connections] is the most for the node.
+	// Default 10,000.
+	Connections int
+	// ConnectionsPerAddress [stream.connections_per_address] is the most for
+	// one peer address other than loopback. Default 1,000.
+	ConnectionsPerAddress int
+	// NewConnectionsPerAddress [stream.new_connections_per_address] is the most
+	// in a second for one peer address other than loopback. Default 100.
+	NewConnectionsPerAddress int
+	// Unopened [stream.unopened_connections] is the most that have not got
+	// through Open yet; the oldest makes room. Default 256.
+	Unopened int
+	// UnopenedPerAddress [stream.unopened_connections_per_address] is the same
+	// for one peer address other than loopback. Default 16.
+	UnopenedPerAddress int
+	// FailedLogins [stream.failed_logins_per_minute] is how many failures in a
+	// minute an address other than loopback, or a user coming from such, may
+	// have before further ones are refused unseen. Default 10.
+	FailedLogins int
+
+	// Publishers and Subscriptions [stream.publishers_per_connection,
+	// stream.subscriptions_per_connection]. Default and most 256: their ids
+	// are a byte.
+	Publishers    int
+	Subscriptions int
+	// UnconfirmedBytes [stream.unconfirmed_bytes] is how much a connection may
+	// have published and not yet been told of before its socket is no longer
+	// read. Default 8 MiB.
+	UnconfirmedBytes int64
+	// UnconfirmedBytesNode [stream.unconfirmed_bytes_node] is the same for all
+	// connections together. Default 256 MiB; a quarter of the memory limit is
+	// a good value.
+	UnconfirmedBytesNode int64
+	// AnswerBytes [stream.answer_bytes] is how much may wait to be written to a
+	// connection, deliveries apart, before its socket is no longer read.
+	// Default 1 MiB.
+	AnswerBytes int
+	// DeliverBytes [stream.deliver_bytes] is how much one round of deliveries
+	// takes from the log before answers and confirms get their turn again; one
+	// chunk always fits. Default 256 KiB.
+	DeliverBytes int
+	// Credit [stream.credit] is the most chunks a subscription may be owed.
+	// Default and most 65,535.
+	Credit int
+	// SubBatchBytes [stream.sub_batch_bytes] is the largest uncompressed size
+	// that a sub-batch may claim. Default 64 MiB.
+	SubBatchBytes uint32
+
+	// PublisherDuplicate [publisher.duplicate] decides what happens when a
+	// reference is declared that a living publisher of the stream has already.
+	PublisherDuplicate DuplicatePolicy
+
+	// Log receives changes of life cycle, never a line a message. hclog's and
+	// slog's loggers both fit. Nil: nothing is logged.
+	Log Logger
+}
+
+// Logger is the part of a structured logger that the broker uses: a constant
+// message and pairs of key and value.
+type Logger interface {
+	Debug(message string, pairs ...any)
+	Info(message string, pairs ...any)
+	Warn(message string, pairs ...any)
+}
+
+// DuplicatePolicy decides between two living publishers of one reference.
+type DuplicatePolicy uint8
+
+const (
+	// Takeover fences the older publisher: its late frames get PublishError 18.
+	Takeover DuplicatePolicy = iota
+	// Refuse answers the newcomer's declaration with precondition failed.
+	Refuse
+	// Share lets both go on, as the ancestor does; each then sees only its own
+	// half stored.
+	Share
+)
+
+// ParseDuplicatePolicy reads the text of publisher.duplicate.
+func ParseDuplicatePolicy(text string) (DuplicatePolicy, error) {
+	switch text {
+	case "", "takeover":
+		return Takeover, nil
+	case "refuse":
+		return Refuse, nil
+	case "share":
+		return Share, nil
+	}
+	return 0, fmt.Errorf("publisher.duplicate is %q: use takeover, refuse or share", text)
+}
+
+func (policy DuplicatePolicy) String() string {
+	switch policy {
+	case Refuse:
+		return "refuse"
+	case Share:
+		return "share"
+	}
+	return "takeover"
+}
+
+const (
+	frameMaxCeiling        = 16 << 20
+	initialFrameMaxCeiling = 64 << 10
+	idsMax                 = 256
+	creditMax              = 65535
+)
+
+// withDefaults returns the configuration with every zero field filled in.
+func (config Config) withDefaults() Config {
+	fill(&config.AdvertisedHost, "localhost")
+	fill(&config.ClusterName, "millrace")
+	fill(&config.NodeName, "millrace@localhost")
+	fill(&config.ReleaseVersion, "dev")
+	fill(&config.FrameMax, 1<<20)
+	fill(&config.InitialFrameMax, 8<<10)
+	fill(&config.Heartbeat, 60*time.Second)
+	fill(&config.HandshakeTimeout, 10*time.Second)
+	fill(&config.FailedLoginDelay, 3*time.Second)
+	fill(&config.CloseTimeout, 10*time.Second)
+	fill(&config.PartialFrameTimeout, 120*time.Second)
+	fill(&config.BlockedSocketTimeout, 60*time.Second)
+	fill(&config.MetadataWait, 2*time.Second)
+	fill(&config.RequestTimeout, 10*time.Second)
+	fill(&config.Connections, 10_000)
+	fill(&config.ConnectionsPerAddress, 1_000)
+	fill(&config.NewConnectionsPerAddress, 100)
+	fill(&config.Unopened, 256)
+	fill(&config.UnopenedPerAddress, 16)
+	fill(&config.FailedLogins, 10)
+	fill(&config.Publishers, idsMax)
+	fill(&config.Subscriptions, idsMax)
+	fill(&config.UnconfirmedBytes, 8<<20)
+	fill(&config.UnconfirmedBytesNode, 256<<20)
+	fill(&config.AnswerBytes, 1<<20)
+	fill(&config.DeliverBytes, 256<<10)
+	fill(&config.Credit, creditMax)
+	fill(&config.SubBatchBytes, 64<<20)
+	if config.Log == nil {
+		config.Log = silent{}
+	}
+	return config
+}
+
+func fill[T comparable](field *T, standard T) {
+	var zero T
+	if *field == zero {
+		*field = standard
+	}
+}
+
+// Validate returns every problem of the configuration, each with the name of
+// the setting and what would be right. Zero fields are fine.
+func (config Config) Validate() error {
+	config = config.withDefaults()
+	var problems []error
+	within := func(name string, value, least, most int64) {
+		if value < least || value > most {
+			problems = append(problems, fmt.Errorf("%s is %d: use %d to %d", name, value, least, most))
+		}
+	}
+	within("stream.advertised_port", int64(config.AdvertisedPort), 0, 65535)
+	within("stream.frame_max", int64(config.FrameMax), 1024, frameMaxCeiling)
+	within("stream.initial_frame_max", int64(config.InitialFrameMax), 1024, initialFrameMaxCeiling)
+	within("stream.connections", int64(config.Connections), 1, 1<<20)
+	within("stream.connections_per_address", int64(config.ConnectionsPerAddress), 1, 1<<20)
+	within("stream.new_connections_per_address", int64(config.NewConnectionsPerAddress), 1, 1<<20)
+	within("stream.unopened_connections", int64(config.Unopened), 1, 1<<20)
+	within("stream.unopened_connections_per_address", int64(config.UnopenedPerAddress), 1, 1<<20)
+	within("stream.failed_logins_per_minute", int64(config.FailedLogins), 1, 1<<20)
+	within("stream.publishers_per_connection", int64(config.Publishers), 1, idsMax)
+	within("stream.subscriptions_per_connection", int64(config.Subscriptions), 1, idsMax)
+	within("stream.unconfirmed_bytes", config.UnconfirmedBytes, 64<<10, 1<<40)
+	within("stream.unconfirmed_bytes_node", config.UnconfirmedBytesNode, config.UnconfirmedBytes, 1<<50)
+	within("stream.answer_bytes", int64(config.AnswerBytes), 64<<10, 1<<30)
+	within("stream.deliver_bytes", int64(config.DeliverBytes), 4<<10, 1<<30)
+	within("stream.credit", int64(config.Credit), 1, creditMax)
+	within("stream.sub_batch_bytes", int64(config.SubBatchBytes), 1<<10, 1<<31)
+	for _, limit := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"stream.handshake_timeout", config.HandshakeTimeout},
+		{"stream.failed_login_delay", config.FailedLoginDelay},
+		{"stream.close_timeout", config.CloseTimeout},
+		{"stream.partial_frame_timeout", config.PartialFrameTimeout},
+		{"stream.blocked_socket_timeout", config.BlockedSocketTimeout},
+		{"stream.metadata_wait", config.MetadataWait},
+		{"stream.request_timeout", config.RequestTimeout},
+	} {
+		if limit.value < 0 {
+			problems = append(problems, fmt.Errorf("%s is %s: use a positive time", limit.name, limit.value))
+		}
+	}
+	if len(config.AdvertisedHost) > 255 {
+		problems = append(problems, errors.New("stream.advertised_host is longer than 255 bytes: use a host name or an address"))
+	}
+	return errors.Join(problems...)
+}
+
+type silent struct{}
+
+func (silent) Debug(string, ...any) {}
+func (silent) Info(string, ...any)  {}
+func (silent) Warn(string, ...any)  {}

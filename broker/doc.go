@@ -1,0 +1,27 @@
+// Package broker answers: how are clients served?
+//
+// It listens on the stream port, keeps one Session a connection, and carries
+// each command of the stream protocol to the room that knows: Publish to the
+// leading replica, Subscribe to a reader of the log, Create to the catalog.
+//
+//	            ┌ reader goroutine: frame → dispatch → answer
+//	socket ─────┤
+//	            └ writer goroutine: answers, confirms, Deliver frames
+//
+// Read first: dispatch in dispatch.go (which command is legal when, and who
+// carries it out), Session.publish (the way in) and Session.deliver (the way
+// out).
+//
+// Not here: the frames' bytes (wire), what a stream is (segstore), when a
+// message is safe (replication), who may do what (the Directory joined in cmd).
+//
+// Invariants:
+//   - Frames of one connection are carried out one after another; answers
+//     leave in that order.
+//   - Nothing a client sends makes the broker hold more memory than the limits
+//     of Config allow; a limit that bites says its name.
+//   - A Publish frame is checked whole before any of it is handed over.
+//   - A publishing id is confirmed only to the publisher that sent it, never to
+//     a later one with the same number.
+//   - Each Deliver costs one credit and no Deliver goes out without one.
+package broker

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package broker
+
+func (r *frameReader) read() (int, error) { return r.readHeld() }
