@@ -1,0 +1,202 @@
+package manifest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+// EpochLine is one line of an epoch table (C1): an epoch with the LSN and the
+// base offset of its first chunk.
+type EpochLine struct {
+	Epoch  chunk.Epoch
+	LSN    chunk.LSN
+	Offset chunk.Offset
+}
+
+// Place is where a chunk lies in its segment's file. LSN 0 means nowhere.
+type Place struct {
+	LSN      chunk.LSN
+	Position int64 // bytes from the file's start
+}
+
+// Name names a segment's file: the LSN of its first chunk and the generation,
+// 0 as written and higher after each compaction or merge.
+type Name struct {
+	FirstLSN   chunk.LSN
+	Generation uint32
+}
+
+func (n Name) String() string { return fmt.Sprintf("%020d.%d", uint64(n.FirstLSN), n.Generation) }
+
+// Summary says what a segment contains, so that counting, attaching, retention
+// and compaction need not open it. Add keeps it while the segment grows.
+//
+// Invariant: Size = 48·UserChunks + UserBytes + TrailerBytes + FilterBytes +
+// DeltaBytes + SnapshotBytes.
+type Summary struct {
+	Incarnation chunk.Incarnation
+	Generation  uint32
+	// UnitStart: a unit of retention begins with this segment.
+	UnitStart bool
+
+	// FirstLSN and LastLSN bound the chunks that were written to the segment;
+	// compaction may have dropped some, also the first and the last (R6).
+	FirstLSN, LastLSN chunk.LSN
+	// FirstEpoch is that of the first chunk; it may have begun earlier.
+	FirstEpoch, LastEpoch chunk.Epoch
+	// Lines are those of the epochs that begin in this segment, ascending.
+	Lines []EpochLine
+
+	BaseOffset, NextOffset    chunk.Offset
+	DigestBefore, DigestAfter chunk.Digest
+	// FirstTimestamp and LastTimestamp are those of user chunks; 0 without any.
+	FirstTimestamp, LastTimestamp chunk.Timestamp
+
+	UserChunks, Entries, Records uint64
+	UserBytes                    int64 // client headers and data of user chunks
+	TrailerBytes, FilterBytes    int64 // of user chunks
+	DeltaChunks, SnapshotChunks  uint64
+	DeltaBytes, SnapshotBytes    int64 // whole chunks
+	Size                         int64 // bytes of all chunks: where the footer starts
+	LastUser                     int64 // position of the last user chunk; 0 without any
+	SnapshotFirst, SnapshotLast  Place // parts of the head snapshot; Last only if complete
+	// DroppedLSN is the highest LSN whose chunk or trailer compaction took, 0
+	// if none: proof that everything up to it is committed (C5), and where
+	// folding tracking may not start below (F9).
+	DroppedLSN chunk.LSN
+	// Chain is a CRC-32C over the head CRCs of all chunks in their order: the
+	// digest of the file as it lies on this replica.
+	Chain uint32
+}
+
+// NewSummary returns the summary of a segment that is still empty and whose
+// first chunk will be h.
+func NewSummary(inc chunk.Incarnation, generation uint32, h *chunk.Header) Summary {
+	return Summary{
+		Incarnation: inc, Generation: generation, UnitStart: h.Has(chunk.FlagUnitStart),
+		FirstLSN: h.LSN, LastLSN: h.LSN - 1, FirstEpoch: h.Epoch, LastEpoch: h.Epoch,
+		BaseOffset: h.BaseOffset, NextOffset: h.BaseOffset,
+		DigestBefore: h.DigestBefore, DigestAfter: h.DigestBefore,
+	}
+}
+
+// Add counts the chunk that is written at position Size. The caller has checked
+// that it continues the log; before is the epoch of the chunk before it, so
+// that an epoch's line is known although a segment starts with it.
+func (s *Summary) Add(h *chunk.Header, before chunk.Epoch) {
+	place := Place{LSN: h.LSN, Position: s.Size}
+	if h.Epoch != before {
+		s.Lines = append(s.Lines, EpochLine{Epoch: h.Epoch, LSN: h.LSN, Offset: h.BaseOffset})
+	}
+	s.LastLSN, s.LastEpoch, s.NextOffset = h.LSN, h.Epoch, h.Next()
+	length := int64(h.Length())
+	switch h.Type {
+	case chunk.User:
+		s.addUser(h)
+	case chunk.Delta:
+		s.DeltaChunks++
+		s.DeltaBytes += length
+	case chunk.Snapshot:
+		s.SnapshotChunks++
+		s.SnapshotBytes += length
+		if h.Has(chunk.FlagSnapshotFirst) {
+			s.SnapshotFirst = place
+		}
+		if h.Has(chunk.FlagSnapshotLast) && s.SnapshotFirst.LSN != 0 {
+			s.SnapshotLast = place
+		}
+	}
+	var crc [4]byte
+	binary.BigEndian.PutUint32(crc[:], h.HeadCRC)
+	s.Chain = crc32.Update(s.Chain, castagnoli, crc[:])
+	s.Size += length
+}
+
+func (s *Summary) addUser(h *chunk.Header) {
+	if s.UserChunks == 0 {
+		s.FirstTimestamp = h.Timestamp
+	}
+	s.LastTimestamp = h.Timestamp
+	s.LastUser = s.Size
+	s.UserChunks++
+	s.Entries += uint64(h.Entries)
+	s.Records += uint64(h.Records)
+	s.UserBytes += h.UserBytes()
+	s.TrailerBytes += int64(h.TrailerLength)
+	s.FilterBytes += int64(h.FilterLength)
+	s.DigestAfter = h.DigestAfter()
+	if h.Has(chunk.FlagStripped) {
+		s.DroppedLSN = max(s.DroppedLSN, h.LSN)
+	}
+}
+
+// Name returns the name of the segment's file.
+func (s *Summary) Name() Name { return Name{FirstLSN: s.FirstLSN, Generation: s.Generation} }
+
+// Tail returns the place of the segment's last chunk in the order of tails.
+func (s *Summary) Tail() chunk.Tail { return chunk.Tail{Epoch: s.LastEpoch, LSN: s.LastLSN} }
+
+// Chunks counts the chunks that are in the file.
+func (s *Summary) Chunks() uint64 { return s.UserChunks + s.DeltaChunks + s.SnapshotChunks }
+
+// ControlBytes returns the bytes of control chunks that count towards a control
+// roll: deltas and barriers, never the snapshot.
+func (s *Summary) ControlBytes() int64 { return s.DeltaBytes }
+
+// FileSize returns the bytes of the sealed file, its footer included.
+func (s *Summary) FileSize() int64 { return s.Size + int64(s.footerLength()) }
+
+// EpochRange is a run of chunks of one epoch.
+type EpochRange struct {
+	Epoch       chunk.Epoch
+	First, Last chunk.LSN
+}
+
+// EpochRanges returns the runs of epochs in the segment, ascending.
+func (s *Summary) EpochRanges() []EpochRange {
+	ranges := []EpochRange{{Epoch: s.FirstEpoch, First: s.FirstLSN, Last: s.LastLSN}}
+	for _, l := range s.Lines {
+		if l.LSN > s.FirstLSN {
+			ranges[len(ranges)-1].Last = l.LSN - 1
+			ranges = append(ranges, EpochRange{Epoch: l.Epoch, First: l.LSN, Last: s.LastLSN})
+		}
+	}
+	return ranges
+}
+
+// ErrContradiction reports a record that is undamaged but can't be true, or
+// can't follow the records before it.
+var ErrContradiction = errors.New("manifest: contradictory record")
+
+// Check tells whether the fields can be those of one segment.
+func (s *Summary) Check() error {
+	bad := func(what string) error {
+		return fmt.Errorf("%w: segment %s: %s", ErrContradiction, s.Name(), what)
+	}
+	sum := int64(chunk.StorageHeaderLength)*int64(s.UserChunks) + s.UserBytes + s.TrailerBytes +
+		s.FilterBytes + s.DeltaBytes + s.SnapshotBytes
+	switch {
+	case s.FirstLSN == 0 || s.LastLSN+1 < s.FirstLSN:
+		return bad("LSNs")
+	case s.FirstEpoch > s.LastEpoch:
+		return bad("epochs")
+	case s.NextOffset < s.BaseOffset || uint64(s.NextOffset-s.BaseOffset) != s.Records:
+		return bad("offsets and records differ")
+	case s.UserBytes < 0 || s.TrailerBytes < 0 || s.FilterBytes < 0 || s.DeltaBytes < 0 || s.SnapshotBytes < 0 || s.Size != sum:
+		return bad("bytes by kind and size differ")
+	case s.FirstTimestamp > s.LastTimestamp || s.LastUser < 0 || s.LastUser > s.Size:
+		return bad("timestamps or last user chunk")
+	case s.DroppedLSN > s.LastLSN:
+		return bad("dropped more than was there")
+	}
+	for i, l := range s.Lines {
+		if l.LSN < s.FirstLSN || l.LSN > s.LastLSN || i > 0 && (l.Epoch <= s.Lines[i-1].Epoch || l.LSN <= s.Lines[i-1].LSN) {
+			return bad("epoch lines")
+		}
+	}
+	return nil
+}
