@@ -3,6 +3,7 @@ package chunk
 import (
 	"cmp"
 	"fmt"
+	"strconv"
 )
 
 // Offset numbers one record of a stream. User records are dense: control
@@ -50,3 +51,17 @@ func (t Tail) Compare(u Tail) int {
 }
 
 func (t Tail) String() string { return fmt.Sprintf("%d/%d", uint64(t.Epoch), uint64(t.LSN)) }
+
+// MarshalText writes the incarnation as String does, since decimal numbers of
+// 64 bits do not survive every JSON reader.
+func (i Incarnation) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (i *Incarnation) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(string(text), 16, 64)
+	if err != nil || len(text) != 16 {
+		return fmt.Errorf("incarnation %q is not 16 hexadecimal digits", text)
+	}
+	*i = Incarnation(n)
+	return nil
+}
