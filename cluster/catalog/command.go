@@ -1,0 +1,166 @@
+package catalog
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+// Version is the newest version of commands and snapshots that this program
+// knows. It grows with each change that an older program could not follow, be
+// it a new command, a new field or a new meaning.
+const Version = 1
+
+// Command is one change of the catalog, with what only its proposer may know.
+type Command struct {
+	// Request is drawn anew by the proposer for each intent and is the same in
+	// each repetition of it. Empty: the answer is not remembered, which is
+	// right for commands that name the state they build on.
+	Request string
+	// At is the proposer's clock; nobody else's is ever read.
+	At chunk.Timestamp
+	// Body is what to do.
+	Body Body
+}
+
+// Body is one kind of command: CreateStreams, GrantEpochs and so on.
+type Body interface {
+	// kind is the type's name in JSON.
+	kind() string
+	// apply changes the state that is being edited and returns the answer.
+	apply(e *edit) []Outcome
+}
+
+// Outcome is the answer to one part of a command: to one stream of many.
+type Outcome struct {
+	Refusal     *Refusal          `json:"refusal,omitempty"` // nil: it was done
+	Incarnation chunk.Incarnation `json:"incarnation,omitzero"`
+	Epoch       chunk.Epoch       `json:"epoch,omitempty"`
+}
+
+// Err returns the refusal as an error.
+func (o Outcome) Err() error {
+	if o.Refusal == nil {
+		return nil
+	}
+	return o.Refusal
+}
+
+// Result is the answer to a command: one outcome for each of its parts, in
+// their order; commands without parts have one.
+type Result struct {
+	Outcomes []Outcome `json:"outcomes"`
+}
+
+// Err returns the first refusal.
+func (r Result) Err() error {
+	for _, o := range r.Outcomes {
+		if err := o.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// envelope is a command in JSON.
+type envelope struct {
+	Version int             `json:"v"`
+	Kind    string          `json:"type"`
+	Request string          `json:"id,omitempty"`
+	At      chunk.Timestamp `json:"at"`
+	Body    json.RawMessage `json:"body"`
+}
+
+// bodies makes an empty body for each kind.
+var bodies = map[string]func() Body{}
+
+// register enters a kind of command; T is its struct.
+func register[T any, P interface {
+	*T
+	Body
+}]() {
+	name := P(new(T)).kind()
+	if _, twice := bodies[name]; twice {
+		panic("catalog: two commands of type " + name)
+	}
+	bodies[name] = func() Body { return P(new(T)) }
+}
+
+func init() { // the registration table
+	register[CreateStreams]()
+	register[DeleteStreams]()
+	register[GrantEpochs]()
+	register[AssignLeaders]()
+	register[RegisterReplicas]()
+	register[ClearReplicas]()
+	register[AddReplicas]()
+	register[ChangeVoter]()
+	register[RemoveReplica]()
+	register[PutNode]()
+	register[MarkNode]()
+	register[RemoveNode]()
+	register[CreateVHost]()
+	register[DeleteVHost]()
+	register[PutUser]()
+	register[DeleteUser]()
+	register[SetPermission]()
+	register[ClearPermission]()
+	register[CreateSuperStream]()
+	register[DeleteSuperStream]()
+}
+
+// Encode writes the command as JSON.
+func (c Command) Encode() []byte {
+	body, err := json.Marshal(c.Body)
+	if err != nil {
+		panic(fmt.Sprintf("catalog: encode %s: %v", c.Body.kind(), err))
+	}
+	b, err := json.Marshal(envelope{Version: Version, Kind: c.Body.kind(), Request: c.Request, At: c.At, Body: body})
+	if err != nil {
+		panic(fmt.Sprintf("catalog: encode %s: %v", c.Body.kind(), err))
+	}
+	return b
+}
+
+// Decode reads a command. Its errors are ErrMalformed, ErrNewerVersion and
+// ErrUnknownCommand; on each of them the node must stop.
+func Decode(b []byte) (Command, error) {
+	var e envelope
+	if err := json.Unmarshal(b, &e); err != nil {
+		return Command{}, fmt.Errorf("%w: command: %v", ErrMalformed, err)
+	}
+	if e.Version > Version {
+		return Command{}, fmt.Errorf("%w: command %q is of version %d, this program knows up to %d: upgrade this node",
+			ErrNewerVersion, e.Kind, e.Version, Version)
+	}
+	if e.Version < 1 {
+		return Command{}, fmt.Errorf("%w: command %q is of version %d", ErrMalformed, e.Kind, e.Version)
+	}
+	empty, ok := bodies[e.Kind]
+	if !ok {
+		return Command{}, fmt.Errorf("%w: %q of version %d: upgrade this node", ErrUnknownCommand, e.Kind, e.Version)
+	}
+	body := empty()
+	if err := strict(e.Body, body); err != nil {
+		return Command{}, fmt.Errorf("%w: command %q: %v", ErrMalformed, e.Kind, err)
+	}
+	return Command{Request: e.Request, At: e.At, Body: body}, nil
+}
+
+// strict reads JSON that must have no field but those of v, and nothing behind
+// it. A field that this program does not know may carry a meaning that it would
+// miss.
+func strict(b []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("bytes behind the value")
+	}
+	return nil
+}
