@@ -15,6 +15,16 @@ func (p *PublishConfirm) fields(c *codec) {
 	c.u64s("ids", &p.IDs)
 }
 
+// Decode decodes payload into p, in the memory of p.IDs if that suffices.
+func (p *PublishConfirm) Decode(payload []byte) error {
+	c, err := beginDecode(payload, KeyPublishConfirm)
+	if err != nil {
+		return err
+	}
+	p.fields(&c)
+	return c.finish(KeyPublishConfirm)
+}
+
 // PublishError tells which messages of a publisher were refused, and why.
 type PublishError struct {
 	PublisherID uint8
@@ -40,6 +50,16 @@ func (p *PublishError) fields(c *codec) {
 		c.u64("errors", &p.Errors[i].ID)
 		c.code(&p.Errors[i].Code)
 	}
+}
+
+// Decode decodes payload into p, in the memory of p.Errors if that suffices.
+func (p *PublishError) Decode(payload []byte) error {
+	c, err := beginDecode(payload, KeyPublishError)
+	if err != nil {
+		return err
+	}
+	p.fields(&c)
+	return c.finish(KeyPublishError)
 }
 
 const (

@@ -37,6 +37,16 @@ func (d *Deliver) fields(c *codec) {
 	d.Chunk = c.take("chunk", c.remaining())
 }
 
+// Decode decodes payload into d, whose Chunk then refers to it.
+func (d *Deliver) Decode(payload []byte) error {
+	c, err := beginDecode(payload, KeyDeliver)
+	if err != nil {
+		return err
+	}
+	d.fields(&c)
+	return c.finish(KeyDeliver)
+}
+
 // The lengths of what stands before the chunk, size bytes included.
 const (
 	DeliverV1HeadSize = SizeSize + HeaderSize + 1

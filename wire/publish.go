@@ -45,21 +45,13 @@ func (p *Publish) wireVersion() uint16 { return p.Version }
 // as a whole.
 func DecodePublish(payload []byte) (Publish, error) {
 	var p Publish
-	if len(payload) < HeaderSize {
-		return p, &DecodeError{Key: KeyPublish, Index: -1, Err: ErrFrameTooSmall}
+	c, err := beginDecode(payload, KeyPublish)
+	if err != nil {
+		return p, err
 	}
-	key, version := Header(payload)
-	if key != KeyPublish {
-		return p, &DecodeError{Key: key, Index: -1, Err: ErrUnknownKey}
-	}
-	if version != 1 && version != 2 {
-		return p, &DecodeError{Key: key, Field: "version", Index: -1, Err: ErrVersion}
-	}
-	c := codec{version: version, in: payload, pos: HeaderSize}
 	p.fields(&c)
-	if c.err != nil {
-		c.err.Key = key
-		return Publish{}, c.err
+	if err := c.finish(KeyPublish); err != nil {
+		return Publish{}, err
 	}
 	return p, nil
 }
@@ -84,25 +76,91 @@ func (p *Publish) fields(c *codec) {
 
 // check walks over the entries once: they must be Count, and fill the frame.
 func (p *Publish) check(c *codec) {
-	walk := p.Entries()
-	refused := false
-	p.Accepted, p.Records = 0, 0
+	rest := p.entries
+	p.Accepted, p.Records = p.Count, 0
 	for i := range p.Count {
-		e, err := walk.next()
+		raw, end, err := bounds(rest, c.version == 2)
 		if err != nil {
 			c.array, c.index = "entries", i
 			c.fail("", err)
 			return
 		}
-		refused = refused || !e.sizesFit()
-		if !refused {
-			p.Accepted++
-			p.Records += int(e.Records)
+		switch {
+		case i >= p.Accepted:
+		case rest[raw]&subBatchBit == 0:
+			p.Records++
+		case sizesFit(rest[raw:end]):
+			p.Records += int(subBatchRecords(rest[raw:]))
+		default:
+			p.Accepted = i
 		}
+		rest = rest[end:]
 	}
-	if len(walk.rest) > 0 {
+	if len(rest) > 0 {
 		c.fail("entries", ErrTrailing)
 	}
+}
+
+// bounds finds the first entry in b: its chunk form is b[raw:end]. The error
+// says why there is none.
+func bounds(b []byte, filtered bool) (raw, end int, err error) {
+	raw = idSize
+	if filtered {
+		if raw, err = filterEnd(b); err != nil {
+			return 0, 0, err
+		}
+	}
+	if len(b) < raw+4 {
+		return 0, 0, ErrTruncated
+	}
+	size := uint64(binary.BigEndian.Uint32(b[raw:])) + 4
+	if b[raw]&subBatchBit != 0 {
+		switch {
+		case filtered:
+			return 0, 0, ErrSubBatch
+		case len(b) < raw+subBatchHeaderSize:
+			return 0, 0, ErrTruncated
+		}
+		size = uint64(binary.BigEndian.Uint32(b[raw+7:])) + subBatchHeaderSize
+	}
+	if size > uint64(len(b)-raw) {
+		return 0, 0, ErrTruncated
+	}
+	return raw, raw + int(size), nil
+}
+
+// filterEnd returns where the filter value of b's first entry ends.
+func filterEnd(b []byte) (int, error) {
+	const start = idSize + 2
+	if len(b) < start {
+		return 0, ErrTruncated
+	}
+	n := binary.BigEndian.Uint16(b[idSize:])
+	switch {
+	case n == math.MaxUint16:
+		return start, nil
+	case n > StringMax:
+		return 0, ErrNegativeLength
+	case int(n) > len(b)-start:
+		return 0, ErrTruncated
+	}
+	return start + int(n), nil
+}
+
+func subBatchRecords(raw []byte) uint16 { return binary.BigEndian.Uint16(raw[1:]) }
+
+// sizesFit tells whether a sub-batch keeps the size rules.
+func sizesFit(raw []byte) bool {
+	compression := raw[0] >> 4 & 7
+	records := uint32(subBatchRecords(raw))
+	uncompressed := binary.BigEndian.Uint32(raw[3:])
+	switch {
+	case uncompressed > SubBatchUncompressedMax, records == 0, records*4 > uncompressed,
+		compression > CompressionMax,
+		len(raw) == subBatchHeaderSize && compression != 0:
+		return false
+	}
+	return true
 }
 
 // Entry is one message, or one sub-batch, of a Publish. Filter and Raw refer
@@ -121,23 +179,6 @@ type Entry struct {
 // SubBatch tells whether the entry is a sub-batch.
 func (e *Entry) SubBatch() bool { return e.Raw[0]&subBatchBit != 0 }
 
-// sizesFit tells whether a sub-batch keeps the size rules.
-func (e *Entry) sizesFit() bool {
-	if !e.SubBatch() {
-		return true
-	}
-	compression := e.Raw[0] >> 4 & 7
-	uncompressed := binary.BigEndian.Uint32(e.Raw[3:])
-	switch {
-	case uncompressed > SubBatchUncompressedMax, e.Records == 0,
-		uint64(e.Records)*4 > uint64(uncompressed),
-		compression > CompressionMax,
-		len(e.Raw) == subBatchHeaderSize && compression != 0:
-		return false
-	}
-	return true
-}
-
 // Entries begins an iteration, from the first entry to the last:
 //
 //	entries := p.Entries()
@@ -151,62 +192,21 @@ type Entries struct {
 }
 
 // Next returns the next entry, and false behind the last.
-func (s *Entries) Next() (Entry, bool) {
-	if len(s.rest) == 0 {
-		return Entry{}, false
-	}
-	e, err := s.next()
-	return e, err == nil
-}
-
-func (s *Entries) next() (e Entry, err error) {
+func (s *Entries) Next() (e Entry, ok bool) {
 	b := s.rest
-	if len(b) < idSize {
-		return e, ErrTruncated
+	raw, end, err := bounds(b, s.filtered)
+	if err != nil {
+		return Entry{}, false // the end: Publish.check found no other fault
 	}
 	e.PublishingID = binary.BigEndian.Uint64(b)
-	b = b[idSize:]
-	if s.filtered {
-		if e.Filter, b, err = cutFilter(b); err != nil {
-			return e, err
-		}
-	}
-	if len(b) < 4 {
-		return e, ErrTruncated
-	}
-	size := uint64(binary.BigEndian.Uint32(b)) + 4
+	e.Raw = b[raw:end:end]
 	e.Records = 1
-	if b[0]&subBatchBit != 0 {
-		switch {
-		case s.filtered:
-			return e, ErrSubBatch
-		case len(b) < subBatchHeaderSize:
-			return e, ErrTruncated
-		}
-		size = uint64(binary.BigEndian.Uint32(b[7:])) + subBatchHeaderSize
-		e.Records = uint32(binary.BigEndian.Uint16(b[1:]))
+	if e.SubBatch() {
+		e.Records = uint32(subBatchRecords(e.Raw))
 	}
-	if size > uint64(len(b)) {
-		return e, ErrTruncated
+	if raw > idSize+2 {
+		e.Filter = b[idSize+2 : raw : raw]
 	}
-	e.Raw, s.rest = b[:size:size], b[size:]
-	return e, nil
-}
-
-// cutFilter reads a filter value, null for none.
-func cutFilter(b []byte) (filter, rest []byte, err error) {
-	if len(b) < 2 {
-		return nil, b, ErrTruncated
-	}
-	n := binary.BigEndian.Uint16(b)
-	b = b[2:]
-	switch {
-	case n == math.MaxUint16:
-		return nil, b, nil
-	case n > StringMax:
-		return nil, b, ErrNegativeLength
-	case int(n) > len(b):
-		return nil, b, ErrTruncated
-	}
-	return b[:n:n], b[n:], nil
+	s.rest = b[end:]
+	return e, true
 }

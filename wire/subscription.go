@@ -49,6 +49,16 @@ func (x *Credit) fields(c *codec) {
 	c.u16("credit", &x.Credit)
 }
 
+// Decode decodes payload into x.
+func (x *Credit) Decode(payload []byte) error {
+	c, err := beginDecode(payload, KeyCredit)
+	if err != nil {
+		return err
+	}
+	x.fields(&c)
+	return c.finish(KeyCredit)
+}
+
 // CreditResponse says what is wrong with a Credit. It has no correlation id.
 type CreditResponse struct {
 	Code           ResponseCode
