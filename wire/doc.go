@@ -75,8 +75,9 @@
 //   - Offset type 0 is refused in Subscribe and ResolveOffsetSpec while
 //     decoding, unknown types everywhere.
 //   - A Publish frame is checked as a whole before its first entry is given
-//     out; a sub-batch that breaks a size rule is not a malformed frame, but
-//     ends the entries that may be stored (Publish.Accepted).
+//     out; a sub-batch that breaks a size rule, or (the reference lets it pass)
+//     sets a reserved bit, is not a malformed frame, but ends the entries that
+//     may be stored (Publish.Accepted).
 //   - SaslAuthenticate's answer has no challenge, and code 10 is never sent.
 //   - Limits of frames are in Splitter: 8 KiB before Open, at most 16 MiB after
 //     it, "no limit" included.

@@ -17,6 +17,7 @@ const (
 	idSize             = 8
 	subBatchHeaderSize = 11
 	subBatchBit        = 0x80
+	subBatchReserved   = 0x0f
 )
 
 // Publish is a frame of messages. It refers to the payload that it was decoded
@@ -28,8 +29,8 @@ type Publish struct {
 	PublisherID uint8
 	Count       int // entries
 	// Accepted is how many entries, from the first on, may be stored. The first
-	// one behind them is a sub-batch that breaks a size rule; it and all that
-	// follow are refused by PublishError 17, so that a sequence has no hole.
+	// one behind them is a sub-batch that breaks a rule; it and all that follow
+	// are refused by PublishError 17, so that a sequence has no hole.
 	Accepted int
 	// Records is the number of records in the accepted entries.
 	Records int
@@ -149,13 +150,15 @@ func filterEnd(b []byte) (int, error) {
 
 func subBatchRecords(raw []byte) uint16 { return binary.BigEndian.Uint16(raw[1:]) }
 
-// sizesFit tells whether a sub-batch keeps the size rules.
+// sizesFit tells whether a sub-batch keeps the size rules, and has none of the
+// reserved bits, which no chunk may hold.
 func sizesFit(raw []byte) bool {
-	compression := raw[0] >> 4 & 7
+	compression := raw[0] &^ subBatchBit >> 4
 	records := uint32(subBatchRecords(raw))
 	uncompressed := binary.BigEndian.Uint32(raw[3:])
 	switch {
-	case uncompressed > SubBatchUncompressedMax, records == 0, records*4 > uncompressed,
+	case raw[0]&subBatchReserved != 0,
+		uncompressed > SubBatchUncompressedMax, records == 0, records*4 > uncompressed,
 		compression > CompressionMax,
 		len(raw) == subBatchHeaderSize && compression != 0:
 		return false

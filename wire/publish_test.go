@@ -111,6 +111,20 @@ func TestPublish_subBatchRules(t *testing.T) {
 	}
 }
 
+// Chunks keep the reserved bits zero, so an entry that sets one is not stored.
+func TestPublish_reservedBitsOfASubBatch(t *testing.T) {
+	for _, bit := range []byte{1, 2, 4, 8} {
+		var b PublishBuilder
+		b.Begin(nil, 1, 0)
+		b.AddSubBatch(1, 0, 1, 6, []byte("\x00\x00\x00\x02hi"))
+		payload := b.End()[SizeSize:]
+		payload[HeaderSize+1+4+8] |= bit
+		if p, err := DecodePublish(payload); err != nil || p.Accepted != 0 {
+			t.Errorf("reserved bit %d: %d accepted, %v", bit, p.Accepted, err)
+		}
+	}
+}
+
 func TestPublish_longestMessage(t *testing.T) {
 	var b PublishBuilder
 	b.Begin(nil, 1, 0)
