@@ -64,6 +64,9 @@ func (s *State) Do(c Command) (*State, Result, []Change) {
 // putStream stores a new version of a stream, or a new stream.
 func (e *edit) putStream(s *Stream) {
 	before, _ := e.streams.get(s.Incarnation)
+	if before == s {
+		return
+	}
 	if before != nil {
 		e.shift(before, -1)
 	}

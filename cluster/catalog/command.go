@@ -77,8 +77,8 @@ type envelope struct {
 // bodies makes an empty body for each kind.
 var bodies = map[string]func() Body{}
 
-// register enters a kind of command; T is its struct.
-func register[T any, P interface {
+// enter registers a kind of command; T is its struct.
+func enter[T any, P interface {
 	*T
 	Body
 }]() {
@@ -90,26 +90,26 @@ func register[T any, P interface {
 }
 
 func init() { // the registration table
-	register[CreateStreams]()
-	register[DeleteStreams]()
-	register[GrantEpochs]()
-	register[AssignLeaders]()
-	register[RegisterReplicas]()
-	register[ClearReplicas]()
-	register[AddReplicas]()
-	register[ChangeVoter]()
-	register[RemoveReplica]()
-	register[PutNode]()
-	register[MarkNode]()
-	register[RemoveNode]()
-	register[CreateVHost]()
-	register[DeleteVHost]()
-	register[PutUser]()
-	register[DeleteUser]()
-	register[SetPermission]()
-	register[ClearPermission]()
-	register[CreateSuperStream]()
-	register[DeleteSuperStream]()
+	enter[CreateStreams]()
+	enter[DeleteStreams]()
+	enter[GrantEpochs]()
+	enter[AssignLeaders]()
+	enter[RegisterReplicas]()
+	enter[ClearReplicas]()
+	enter[AddReplicas]()
+	enter[ChangeVoter]()
+	enter[RemoveReplica]()
+	enter[PutNode]()
+	enter[MarkNode]()
+	enter[RemoveNode]()
+	enter[CreateVHost]()
+	enter[DeleteVHost]()
+	enter[PutUser]()
+	enter[DeleteUser]()
+	enter[SetPermission]()
+	enter[ClearPermission]()
+	enter[CreateSuperStream]()
+	enter[DeleteSuperStream]()
 }
 
 // Encode writes the command as JSON.
