@@ -73,6 +73,11 @@ func (s *PendingSet) Sorted(out []Pending) []Pending {
 	return out
 }
 
+// since returns the updates above a version, ordered by reference.
+func (s *PendingSet) since(v Version) []Pending {
+	return slices.DeleteFunc(s.Sorted(nil), func(p Pending) bool { return p.Version <= v })
+}
+
 // Merge returns the newest update of each reference out of several lists,
 // ordered by reference.
 func Merge(lists ...[]Pending) []Pending {

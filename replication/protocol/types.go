@@ -24,6 +24,10 @@ type ConfigVersion uint64
 // being emptied or damaged; 0 is the entry that came with the stream (D1).
 type Registration uint64
 
+// Unregistered is the registration of a replica that lost its disk, or found
+// damage, and has not been entered anew. It equals no entry of the metadata.
+const Unregistered = ^Registration(0)
+
 // Version counts the stored offsets that one leader has accepted (F5). The
 // barrier has version 0.
 type Version uint64

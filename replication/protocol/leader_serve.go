@@ -1,0 +1,113 @@
+package protocol
+
+import "github.com/millrace/millrace/segstore/chunk"
+
+// store accepts a stored offset: it gets a version, and the followers keep it
+// in memory until a chunk covers it (F5).
+func (l *Leader) store(now Tick, in *Input, out []Output) []Output {
+	l.version++
+	u := in.Pending
+	u.Epoch, u.Version = l.epoch, l.version
+	l.pending.Put(u)
+	out = append(out, Output{Kind: OutStored, Update: u})
+	for i := range l.peers {
+		l.peers[i].dirty = true
+		out = l.share(&l.peers[i], now, out)
+	}
+	return out
+}
+
+// share sends the pending updates to a follower that has passed the barrier:
+// before that it keeps those of the epoch before, which the barrier holds.
+func (l *Leader) share(p *Progress, now Tick, out []Output) []Output {
+	switch {
+	case p.phase != phaseStreaming || l.count.First == 0 || p.next <= l.count.First:
+		return out
+	case p.pendingSet && (!p.dirty || now-p.pendingAt < l.limits.PendingEvery):
+		return out
+	}
+	first := !p.pendingSet
+	list := l.pending.since(p.pendingTo)
+	p.pendingSet, p.dirty, p.pendingAt, p.pendingTo = true, false, now, l.version
+	if len(list) == 0 && !first {
+		return out
+	}
+	return l.post(p, Message{Kind: MsgPending, First: first, Pending: list}, out)
+}
+
+// query is a sequence query on its way (F3).
+type query struct {
+	id    uint64
+	lsn   chunk.LSN // chunk that applied the sequence
+	round uint64    // check that began after the query came
+}
+
+// query holds a sequence query until a majority confirms, after it came in,
+// that the epoch stands, and until what it answers is committed.
+func (l *Leader) query(in *Input, out []Output) []Output {
+	if len(l.queries) >= l.limits.Queries {
+		return append(out, Output{Kind: OutRefuse, ID: in.ID, Reason: ReasonBusy, Epoch: l.epoch})
+	}
+	q := query{id: in.ID, lsn: in.LSN, round: l.round + 1}
+	l.queries = append(l.queries, q)
+	if !l.asking {
+		out = l.ask(out)
+	}
+	return l.answer(out)
+}
+
+// ask begins a round; one at a time, so that many queries share it.
+func (l *Leader) ask(out []Output) []Output {
+	l.round++
+	l.asking = true
+	for i := range l.peers {
+		if p := &l.peers[i]; p.phase == phaseStreaming {
+			out = l.post(p, Message{Kind: MsgCheck, ID: l.round}, out)
+		}
+	}
+	return out
+}
+
+// answer closes a round that a majority confirmed and answers what may be.
+func (l *Leader) answer(out []Output) []Output {
+	if l.asking && l.confirmed() {
+		l.asking, l.checked = false, l.round
+	}
+	kept := l.queries[:0]
+	for _, q := range l.queries {
+		if l.answerable(q) {
+			out = append(out, Output{Kind: OutAnswer, ID: q.id, LSN: q.lsn})
+		} else {
+			kept = append(kept, q)
+		}
+	}
+	l.queries = kept
+	if !l.asking && len(kept) > 0 && kept[len(kept)-1].round > l.round {
+		out = l.ask(out)
+		if l.confirmed() {
+			return l.answer(out)
+		}
+	}
+	return out
+}
+
+func (l *Leader) answerable(q query) bool {
+	return (q.round <= l.checked || !l.rules.queryMajority) &&
+		(l.ready || !l.rules.queryBarrier) &&
+		(q.lsn <= l.commit || !l.rules.queryApplied)
+}
+
+// confirmed tells whether a majority of the voters has confirmed the round.
+func (l *Leader) confirmed() bool {
+	n := 0
+	if l.member && l.counts(l.me, l.journal.Aside, l.journal.Registration) {
+		n++
+	}
+	for i := range l.peers {
+		p := &l.peers[i]
+		if p.phase == phaseStreaming && p.checked >= l.round && l.counts(p.Member, p.aside, p.registration) {
+			n++
+		}
+	}
+	return n >= l.count.Quorum
+}
