@@ -40,9 +40,9 @@
 //
 //	New(self, run, limits, recovered)
 //	InFence{Epoch, ID}            → OutPersist → InPersisted{ID} → OutReport{ID, Report}
-//	InAssign{Assignment, Known}   → OutLead{Epoch, LSN, Pending}
+//	InAssign{Assignment, Known}   → OutLead{Epoch, LSN}
 //	    the driver builds the barrier: a delta, flag epoch-start, with the
-//	    Pending (version 0) or an empty payload, at r.Next()
+//	    merged pending updates (version 0) or an empty payload, at r.Next()
 //	InAppend{Chunk}               → OutWrite, OutSync → InDurable{ID, LSN}
 //	                              → OutCommit{LSN, Offset}, OutReady
 //	InAppend{Chunk} …             → OutWrite … → InDurable → OutCommit
@@ -70,13 +70,14 @@
 // and whenever a new one is made; InDisconnected when it breaks. OutRead asks
 // for chunks that a follower lacks: read them in order, InRead for each (which
 // gives OutSend), InReadEnd after them. Where chunks were dropped, InRead
-// carries the boundaries of the missing segments. A follower's driver fills
-// Message.Pending of MsgChunk with the stored offsets in the trailer.
+// carries the boundaries of the missing segments.
 //
-// Stored offsets. InStore gives OutStored with the version that the trailer or
-// delta must hold; when a chunk carries some, InCovered{Chunk, Covers}. OutLead
-// holds what the barrier must write; InAssign's Covers are what the log's
-// tracking wrote in its last epoch.
+// Pending stored offsets (F5) are tracking's: it gives versions, drops what a
+// chunk covers and merges. The protocol says when they travel. InStored tells
+// the leader of new ones; OutSend of MsgPending takes along those above version
+// Message.ID; OutHold has the ones that came with a message kept. The driver
+// adds its set to OutReport's Report, and at OutLead merges its own with those
+// of the Inheritance into the barrier.
 //
 // Programmer errors panic (a chunk that does not continue the log). Whatever
 // another replica or a disk may cause ends in OutStopped with a Reason: nothing

@@ -51,7 +51,6 @@ func selectLeader(epoch chunk.Epoch, reports []Report, c Configuration, prefer [
 	var d Decision
 	var best *Report
 	clean := 0
-	lists := make([][]Pending, 0, len(c.Members))
 	for _, m := range c.Members {
 		if m.Learner {
 			continue
@@ -62,7 +61,9 @@ func selectLeader(epoch chunk.Epoch, reports []Report, c Configuration, prefer [
 			continue
 		}
 		d.Inheritance.LogStart = max(d.Inheritance.LogStart, r.LogStart)
-		lists = append(lists, r.Pending)
+		if len(r.Pending) > 0 {
+			d.Inheritance.Pending = append(d.Inheritance.Pending, r.Pending)
+		}
 		if r.Damaged && r.Mark.Compare(d.Mark) > 0 {
 			d.Mark = r.Mark
 		}
@@ -82,7 +83,6 @@ func selectLeader(epoch chunk.Epoch, reports []Report, c Configuration, prefer [
 	switch {
 	case enough && covered:
 		d.Kind, d.Node, d.Run = Elected, best.Node, best.Run
-		d.Inheritance.Pending = Merge(lists...)
 		d.Mark = chunk.Tail{}
 	case len(d.Missing) > 0:
 		d.Kind = Wait

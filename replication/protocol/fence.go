@@ -1,10 +1,6 @@
 package protocol
 
-import (
-	"slices"
-
-	"github.com/millrace/millrace/segstore/chunk"
-)
+import "github.com/millrace/millrace/segstore/chunk"
 
 // fenced promises an epoch; the report follows once the promise is synced.
 func (r *Replica) fenced(in *Input, out []Output) []Output {
@@ -37,7 +33,6 @@ func (r *Replica) report(out []Output) []Output {
 		Stream: r.stream, Epoch: r.fence.epoch, Node: r.self, Run: r.run, Registration: r.journal.Registration,
 		Tail: r.tailOf(r.reach()), Commit: r.commit, LogStart: r.start.LSN,
 		Aside: r.journal.Aside, Damaged: r.journal.Mark != chunk.Tail{}, Mark: r.journal.Mark,
-		Pending: bounded(r.pending.Sorted(nil), r.limits.ReportBytes),
 	}
 	rep := r.reported
 	return append(out, Output{Kind: OutReport, ID: r.fence.id, Epoch: rep.Epoch, Report: &rep})
@@ -67,7 +62,7 @@ func (r *Replica) assigned(now Tick, in *Input, out []Output) []Output {
 	if in.Inheritance != nil {
 		left = *in.Inheritance
 	}
-	return r.roleStep(now, in, r.leader.begin(now, a, left, in.Covers, out))
+	return r.roleStep(now, in, r.leader.begin(now, a, left, out))
 }
 
 func (r *Replica) startCheck(a *Assignment) Reason {
@@ -156,32 +151,4 @@ func (r *Replica) setAside(mark chunk.Tail) {
 		r.journal.Mark = mark
 	}
 	r.reported = Report{}
-}
-
-// bounded keeps the newest updates that fit; a loss among the rest means
-// redelivery. The order by reference is kept.
-func bounded(list []Pending, bytes int) []Pending {
-	size := func(p Pending) int { return len(p.Reference) + 24 }
-	sum := 0
-	for _, p := range list {
-		sum += size(p)
-	}
-	if sum <= bytes {
-		return list
-	}
-	byAge := slices.Clone(list)
-	slices.SortFunc(byAge, func(a, b Pending) int {
-		if a.newer(b) {
-			return -1
-		}
-		return 1
-	})
-	var kept []Pending
-	for _, p := range byAge {
-		if bytes -= size(p); bytes < 0 {
-			break
-		}
-		kept = append(kept, p)
-	}
-	return Merge(kept)
 }

@@ -185,21 +185,12 @@ func (f *Follower) chunk(m *Message, out []Output) []Output {
 		}
 	}
 	out = f.append(c, out)
-	for _, p := range m.Pending {
-		f.cover(p, c.Epoch)
-	}
 	f.leaderCommit = max(f.leaderCommit, m.Commit)
 	out = f.advance(f.leaderCommit, out)
 	if !f.rules.durable {
 		out = f.ack(out)
 	}
 	return out
-}
-
-func (f *Follower) cover(p Pending, e chunk.Epoch) {
-	if f.rules.pendVersion {
-		f.pending.Cover(p.Reference, e, p.Version)
-	}
 }
 
 func (f *Follower) continues(m *Message, gap bool) bool {
@@ -258,20 +249,13 @@ func (f *Follower) ack(out []Output) []Output {
 	return f.post(Message{Kind: MsgAck, LSN: f.reach()}, out)
 }
 
-// hold keeps the leader's pending updates in memory (F5).
+// hold has the leader's pending updates kept in memory (F5). They are of its
+// epoch, or the message would not be of this session.
 func (f *Follower) hold(m *Message, out []Output) []Output {
 	if f.phase != followStreaming {
 		return out
 	}
-	if m.First {
-		f.pending.Clear()
-	}
-	for _, p := range m.Pending {
-		if p.Epoch == f.epoch || !f.rules.pendEpoch {
-			f.pending.Put(p)
-		}
-	}
-	return out
+	return append(out, Output{Kind: OutHold, First: m.First, Epoch: m.Epoch})
 }
 
 // Session is who leads this replica, in which epoch and session; ok while

@@ -48,10 +48,8 @@ const (
 	InAppend
 	// InFlushed: what OutFlush asked for is appended, up to LSN.
 	InFlushed
-	// InStore accepts a stored offset: Pending.Reference and Pending.Offset.
-	InStore
-	// InCovered: Chunk's trailer or payload wrote the Covers.
-	InCovered
+	// InStored: tracking holds pending updates of this epoch, up to version ID.
+	InStored
 	// InQuery asks whether a publisher's sequence, applied by the chunk LSN,
 	// may be answered; ID returns with the answer.
 	InQuery
@@ -75,7 +73,7 @@ const (
 
 var inputNames = [...]string{"none", "fence", "assign", "config", "registered", "transfer", "cancel",
 	"persisted", "durable", "truncated", "reset", "log-start", "damaged", "failed", "append", "flushed",
-	"store", "covered", "query", "connected", "disconnected", "message", "read", "read-end", "tick"}
+	"stored", "query", "connected", "disconnected", "message", "read", "read-end", "tick"}
 
 func (k InputKind) String() string { return inputNames[k] }
 
@@ -98,7 +96,5 @@ type Input struct {
 	Config       *Configuration
 	Start        *LogStart
 	Message      *Message
-	Pending      Pending
-	Covers       []Pending
 	Segments     []SegmentMark
 }

@@ -21,7 +21,7 @@ type Leader struct {
 	ready   bool // the barrier is committed
 	settled bool // adopted is settled (D3)
 
-	version  Version  // of the last accepted store
+	version  uint64   // of the newest pending update
 	transfer transfer // D4
 	queries  []query  // F3
 	round    uint64   // last check round begun
@@ -33,32 +33,16 @@ type Leader struct {
 }
 
 // begin starts the reign: a merged barrier first, everything else after it
-// (A6). covers is what the log's own tracking wrote last in the tail's epoch.
-func (l *Leader) begin(now Tick, a *Assignment, left Inheritance, covers []Pending, out []Output) []Output {
+// (A6).
+func (l *Leader) begin(now Tick, a *Assignment, left Inheritance, out []Output) []Output {
 	*l = Leader{local: l.local, epoch: a.Epoch, peers: l.peers[:0], queries: l.queries[:0], count: l.count}
 	l.count.First = 0
-	out = append(out, Output{Kind: OutLead, Epoch: a.Epoch, LSN: l.tail + 1, Pending: l.merged(left.Pending, covers)})
+	out = append(out, Output{Kind: OutLead, Epoch: a.Epoch, LSN: l.tail + 1})
 	out = l.wantStart(left.LogStart, out)
 	return l.adopt(now, a.Replicas, out)
 }
 
-// merged are the pending updates that the barrier must write (F5): the newest
-// of each reference, unless the log is ahead of it.
-func (l *Leader) merged(reported, covers []Pending) []Pending {
-	tail := l.table.Last()
-	list := Merge(l.pending.Sorted(nil), reported)
-	list = slices.DeleteFunc(list, func(p Pending) bool {
-		if p.Epoch < tail {
-			return l.rules.pendEpoch
-		}
-		return l.rules.pendVersion && p.Epoch == tail && slices.ContainsFunc(covers, func(c Pending) bool {
-			return c.Reference == p.Reference && c.Epoch == p.Epoch && c.Version >= p.Version
-		})
-	})
-	return bounded(list, 3*l.limits.ReportBytes)
-}
-
-// end leaves the reign; its own pending updates keep its epoch (F5).
+// end leaves the reign.
 func (l *Leader) end(out []Output) []Output {
 	for _, q := range l.queries {
 		out = append(out, Output{Kind: OutRefuse, ID: q.id, Reason: ReasonNotLeader, Epoch: l.journal.Promise})
@@ -90,12 +74,8 @@ func (l *Leader) step(now Tick, in *Input, out []Output) []Output {
 		return l.read(now, in, out)
 	case InReadEnd:
 		return l.readEnd(now, in, out)
-	case InStore:
-		return l.store(now, in, out)
-	case InCovered:
-		for _, c := range in.Covers {
-			l.pending.Cover(c.Reference, in.Chunk.Epoch, c.Version)
-		}
+	case InStored:
+		return l.stored(now, in.ID, out)
 	case InQuery:
 		return l.query(in, out)
 	case InTransfer:

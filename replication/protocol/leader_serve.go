@@ -2,37 +2,30 @@ package protocol
 
 import "github.com/millrace/millrace/segstore/chunk"
 
-// store accepts a stored offset: it gets a version, and the followers keep it
-// in memory until a chunk covers it (F5).
-func (l *Leader) store(now Tick, in *Input, out []Output) []Output {
-	l.version++
-	u := in.Pending
-	u.Epoch, u.Version = l.epoch, l.version
-	l.pending.Put(u)
-	out = append(out, Output{Kind: OutStored, Update: u})
+// stored: there are pending updates to share, up to a version.
+func (l *Leader) stored(now Tick, version uint64, out []Output) []Output {
+	l.version = max(l.version, version)
 	for i := range l.peers {
-		l.peers[i].dirty = true
 		out = l.share(&l.peers[i], now, out)
 	}
 	return out
 }
 
-// share sends the pending updates to a follower that has passed the barrier:
-// before that it keeps those of the epoch before, which the barrier holds.
+// share sends the pending updates (F5) to a follower that has the barrier on
+// its way: before that it keeps those of the epoch before, which the barrier
+// holds. They go in the chunks' lane and in their order.
 func (l *Leader) share(p *Progress, now Tick, out []Output) []Output {
-	switch {
-	case p.phase != phaseStreaming || l.count.First == 0 || p.next <= l.count.First:
-		return out
-	case p.pendingSet && (!p.dirty || now-p.pendingAt < l.limits.PendingEvery):
+	if !l.shareable(p) || p.pendingSet && now-p.pendingAt < l.limits.PendingEvery {
 		return out
 	}
-	first := !p.pendingSet
-	list := l.pending.since(p.pendingTo)
-	p.pendingSet, p.dirty, p.pendingAt, p.pendingTo = true, false, now, l.version
-	if len(list) == 0 && !first {
-		return out
-	}
-	return l.post(p, Message{Kind: MsgPending, First: first, Pending: list}, out)
+	m := Message{Kind: MsgPending, First: !p.pendingSet, ID: p.pendingTo}
+	p.pendingSet, p.pendingAt, p.pendingTo = true, now, l.version
+	return l.post(p, m, out)
+}
+
+func (l *Leader) shareable(p *Progress) bool {
+	return p.phase == phaseStreaming && l.count.First > 0 && p.next > l.count.First &&
+		(!p.pendingSet || p.pendingTo < l.version)
 }
 
 // query is a sequence query on its way (F3).

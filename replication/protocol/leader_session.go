@@ -162,7 +162,7 @@ func (l *Leader) send(p *Progress, c *Chunk, gap *Gap, now Tick, out []Output) [
 	p.commitSent = l.commit
 	p.next = c.LSN + 1
 	p.flight.add(c.LSN, c.Bytes)
-	if !p.pendingSet && l.pending.Len() > 0 {
+	if !p.pendingSet {
 		return l.share(p, now, out)
 	}
 	return out
@@ -205,7 +205,7 @@ func (l *Leader) deadline() (Tick, bool) {
 		case p.phase != phaseStreaming:
 			note(p.since + l.limits.RetryAfter)
 		default:
-			if p.dirty {
+			if l.shareable(p) {
 				note(p.pendingAt + l.limits.PendingEvery)
 			}
 			if p.proposed {

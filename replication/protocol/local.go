@@ -12,9 +12,6 @@ type Limits struct {
 	WindowChunks int
 	// Queries bounds the sequence queries that wait.
 	Queries int
-	// ReportBytes bounds the pending updates of one report, and those of the
-	// barrier to three times as much, which one chunk holds.
-	ReportBytes int
 	// RetryAfter is when an unanswered hello or proposal is repeated.
 	RetryAfter Tick
 	// TransferAfter is when a transfer that does not come about is given up.
@@ -29,7 +26,6 @@ func (l Limits) withDefaults() Limits {
 	def(&l.WindowBytes, 8<<20)
 	def(&l.WindowChunks, 4096)
 	def(&l.Queries, 10_000)
-	def(&l.ReportBytes, 1<<20)
 	def(&l.RetryAfter, 1000)
 	def(&l.TransferAfter, 5000)
 	def(&l.PendingEvery, 20)
@@ -98,8 +94,6 @@ type local struct {
 
 	startWanted  chunk.LSN // log start that the leader has, or that was inherited
 	lastSnapshot chunk.LSN // last part of the newest complete snapshot seen in this run
-
-	pending PendingSet
 }
 
 // tailOf is the tail at an LSN of the log.
@@ -138,9 +132,6 @@ func (l *local) append(c *Chunk, out []Output) []Output {
 	l.backlog.push(c)
 	if c.Type == chunk.Snapshot && c.has(chunk.FlagSnapshotLast) {
 		l.lastSnapshot = c.LSN
-	}
-	if l.pending.Len() > 0 && l.rules.pendEpoch {
-		l.pending.DropBelow(c.Epoch)
 	}
 	out = append(out, Output{Kind: OutWrite, LSN: c.LSN, Chunk: *c})
 	return l.sync(out)

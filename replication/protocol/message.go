@@ -19,9 +19,10 @@ const (
 	MsgFound
 	// MsgChunk brings one chunk: Chunk, Commit, First and Tail (the chunk
 	// before) where it is the first or follows a gap, and Gap. The bytes ride
-	// beside. The receiver's driver fills Pending with what the trailer covers.
+	// beside.
 	MsgChunk
-	// MsgPending brings pending updates: Pending; First: they replace all.
+	// MsgPending brings pending updates of the leader's epoch, which ride
+	// beside: those of a version above ID. First: they replace all others.
 	MsgPending
 	// MsgCommit moves commit and log start: Commit, Start.LSN.
 	MsgCommit
@@ -63,7 +64,6 @@ type Message struct {
 	ID      uint64
 	Chunk   Chunk
 	Gap     *Gap
-	Pending []Pending
 
 	Start        LogStart
 	Stream       chunk.Incarnation

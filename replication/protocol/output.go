@@ -10,7 +10,7 @@ const (
 
 	// To the coordinator and the metadata.
 
-	// OutReport answers InFence ID: Report.
+	// OutReport answers InFence ID: Report, to which the driver adds Pending.
 	OutReport
 	// OutRefuse answers InFence, InAssign, InAppend, InTransfer or InQuery ID
 	// with Reason; Epoch is the promise.
@@ -24,8 +24,8 @@ const (
 
 	// Of the own role.
 
-	// OutLead: this replica leads Epoch. Append the barrier, a delta with the
-	// flag epoch-start that holds the Pending (version 0) or nothing.
+	// OutLead: this replica leads Epoch. Append the barrier at LSN, a delta with
+	// the flag epoch-start that holds the merged pending updates or nothing.
 	OutLead
 	// OutReady: the barrier of Epoch is committed.
 	OutReady
@@ -54,13 +54,15 @@ const (
 	// InLogStart if it moved.
 	OutLogStart
 
+	// OutHold: hold the pending updates of the message just stepped; First:
+	// instead of all that are held.
+	OutHold
+
 	// To clients.
 
 	// OutCommit: all up to LSN is committed. Offset is the next one of the
 	// newest chunk at or below LSN that this run has seen.
 	OutCommit
-	// OutStored: an InStore was accepted as Update.
-	OutStored
 	// OutAnswer: the query ID may be answered now.
 	OutAnswer
 	// OutFlush: append all pending tracking, then InFlushed.
@@ -73,19 +75,21 @@ const (
 	// OutRead: read chunks from LSN on for Peer, up to the LSN
 	// Limit and about Bytes bytes: InRead for each, then InReadEnd, all with ID.
 	OutRead
-	// OutSend: send Message to Peer; the bytes of a chunk go with it.
+	// OutSend: send Message to Peer; the bytes of a chunk, or the pending
+	// updates, go with it.
 	OutSend
 )
 
 var outputNames = [...]string{"none", "report", "refuse", "propose", "transfer", "transfer-failed",
 	"lead", "ready", "deposed", "stopped", "persist", "gap", "write", "sync", "truncate", "reset",
-	"log-start", "commit", "stored", "answer", "flush", "connect", "read", "send"}
+	"log-start", "hold", "commit", "answer", "flush", "connect", "read", "send"}
 
 func (k OutputKind) String() string { return outputNames[k] }
 
 // Output is one thing to do; Kind says which fields count.
 type Output struct {
 	Kind    OutputKind
+	First   bool
 	Reason  Reason
 	Peer    NodeID
 	Epoch   chunk.Epoch
@@ -102,8 +106,6 @@ type Output struct {
 	Report   *Report
 	Journal  Journal
 	Proposal Proposal
-	Update   Pending
-	Pending  []Pending
 }
 
 // Journal is what a replica must remember apart from its log (design 3.7).

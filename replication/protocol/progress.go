@@ -39,10 +39,9 @@ type Progress struct {
 
 	commitSent chunk.LSN
 	startSent  chunk.LSN
-	pendingAt  Tick    // when pending updates were last sent
-	pendingSet bool    // this session has had the full set
-	pendingTo  Version // the newest sent
-	dirty      bool    // pending updates changed since
+	pendingAt  Tick   // when pending updates were last sent
+	pendingSet bool   // this session has had the full set
+	pendingTo  uint64 // version of the newest sent
 
 	checked    uint64 // highest check confirmed
 	proposed   bool   // a clearing or promotion is asked for

@@ -28,8 +28,6 @@ type rules struct {
 	queryApplied  bool // F3: the query waits for the applied sequence
 	queryBarrier  bool // F3: the query waits for the barrier
 	queryMajority bool // F3: the query asks a majority
-	pendEpoch     bool // F5: pending updates of older epochs go
-	pendVersion   bool // F5: covered pending updates go
 }
 
 func allRules() rules {
@@ -39,6 +37,5 @@ func allRules() rules {
 		gapCommit: true, commitSession: true, commitDurable: true, keepCommitted: true,
 		emptiedAside: true, joinPromise: true, clearBarrier: true, clearCaughtUp: true, oneChange: true,
 		dupCommitted: true, queryApplied: true, queryBarrier: true, queryMajority: true,
-		pendEpoch: true, pendVersion: true,
 	}
 }

@@ -28,10 +28,6 @@ type Registration uint64
 // damage, and has not been entered anew. It equals no entry of the metadata.
 const Unregistered = ^Registration(0)
 
-// Version counts the stored offsets that one leader has accepted (F5). The
-// barrier has version 0.
-type Version uint64
-
 // Tick is the caller's monotonic clock in milliseconds. Only differences
 // count, and only for time-outs; no rule depends on it.
 type Tick uint64
@@ -96,8 +92,9 @@ type Assignment struct {
 type Inheritance struct {
 	// LogStart is the highest first LSN that a reporting replica still holds.
 	LogStart chunk.LSN
-	// Pending are the newest reported pending updates, one for each reference.
-	Pending []Pending
+	// Pending are the reported pending updates, one encoding for each report
+	// that has any; the winner's tracking merges them with its own.
+	Pending [][]byte
 }
 
 // Report is a replica's answer to a fence: what it has, after it has promised
@@ -116,7 +113,9 @@ type Report struct {
 	// Damaged: the log is proven only below Mark, which was durable here.
 	Damaged bool
 	Mark    chunk.Tail
-	Pending []Pending
+	// Pending are the pending updates held in memory, as tracking encodes
+	// them, at most 1 MiB; the driver adds them. They mean nothing here.
+	Pending []byte
 }
 
 // LogStart is the place where a log begins, with all that a replica needs to
