@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/millrace/millrace/segstore/chunk"
 )
