@@ -1,0 +1,266 @@
+package admin
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/pprof"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/cluster/catalog"
+)
+
+//go:embed openapi.yaml
+var openAPI []byte
+
+// routes is everything that the main port serves. openapi.yaml describes the
+// same list; a test compares the two.
+func (s *Server) routes() []route {
+	return append([]route{
+		{"GET", "/healthz", anyone, (*Server).healthz},
+		{"GET", "/readyz", anyone, (*Server).readyz},
+		{"GET", "/metrics", anyone, (*Server).metrics},
+		{"GET", "/metrics/streams", anyone, (*Server).streamMetrics},
+		{"GET", "/api/v1/openapi.yaml", anyone, (*Server).description},
+		{"GET", "/api/v1/status", operator, (*Server).status},
+		{"GET", "/api/v1/streams", operator, (*Server).listStreams},
+		{"POST", "/api/v1/streams", administrator, (*Server).createStream},
+		{"GET", "/api/v1/streams/{vhost}/{stream}", operator, (*Server).describeStream},
+		{"DELETE", "/api/v1/streams/{vhost}/{stream}", administrator, (*Server).deleteStream},
+		{"GET", "/api/v1/streams/{vhost}/{stream}/segments", operator, (*Server).listSegments},
+		{"GET", "/api/v1/streams/{vhost}/{stream}/segments/{file}/chunks", operator, (*Server).listChunks},
+		{"POST", "/api/v1/streams/{vhost}/{stream}/verify", operator, (*Server).verifyStream},
+		{"GET", "/api/v1/connections", operator, (*Server).listConnections},
+		{"DELETE", "/api/v1/connections/{name}", administrator, (*Server).closeConnection},
+	}, append(profileRoutes(), pageRoutes()...)...)
+}
+
+// healthz answers as long as the process can answer at all.
+func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) error {
+	_, err := fmt.Fprintln(w, "ok")
+	return err
+}
+
+// readyz says whether clients are served, and if not, why.
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) error {
+	if err := s.node.Ready(); err != nil {
+		http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
+		return nil
+	}
+	_, err := fmt.Fprintln(w, "ready")
+	return err
+}
+
+func (s *Server) description(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "application/yaml")
+	_, err := w.Write(openAPI)
+	return err
+}
+
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) error {
+	status := s.node.Status()
+	if err := s.node.Ready(); err != nil {
+		status.Reason = err.Error()
+	} else {
+		status.Ready = true
+	}
+	view := s.metadata.View()
+	status.Streams = view.StreamCount()
+	for range view.VHosts() {
+		status.VHosts++
+	}
+	for _, c := range s.sessions.Connections() {
+		status.Connections++
+		status.Publishers += c.Publishers
+		status.Subscriptions += c.Subscriptions
+	}
+	writeJSON(w, http.StatusOK, status)
+	return nil
+}
+
+// listStreams lists the streams of one virtual host (?vhost=), or all, ordered
+// by virtual host and name.
+func (s *Server) listStreams(w http.ResponseWriter, req *http.Request) error {
+	view := s.metadata.View()
+	only, filtered := req.URL.Query()["vhost"]
+	if filtered {
+		if _, ok := view.VHost(only[0]); !ok {
+			return fmt.Errorf("%w: %q", catalog.ErrVHostMissing, only[0])
+		}
+	}
+	list := []Stream{}
+	for v := range view.VHosts() {
+		if filtered && v.Name != only[0] {
+			continue
+		}
+		for stream := range view.StreamsOf(v.Name) {
+			list = append(list, s.describe(stream))
+		}
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+// describe joins what the catalog and the replica here know of a stream. One
+// without a replica here, or that is just being opened, has no figures.
+func (s *Server) describe(stream *catalog.Stream) Stream {
+	out := Stream{
+		VHost: stream.VHost, Name: stream.Name, Incarnation: stream.Incarnation.String(),
+		Created: time.UnixMilli(int64(stream.Created)).UTC(), Creator: stream.Creator,
+		Arguments: stream.Arguments.Map(), Leader: string(stream.Leader.Node), Epoch: uint64(stream.Epoch),
+		Replicas: []string{},
+	}
+	for _, r := range stream.Replicas {
+		out.Replicas = append(out.Replicas, string(r.Node))
+	}
+	if figures, err := s.replicas.Figures(stream.Incarnation); err == nil {
+		out.Figures = figures
+	}
+	return out
+}
+
+func (s *Server) createStream(w http.ResponseWriter, req *http.Request) error {
+	var body CreateStream
+	if err := readJSON(w, req, &body); err != nil {
+		return err
+	}
+	if body.VHost == "" {
+		body.VHost = "/"
+	}
+	if err := s.metadata.CreateStream(req.Context(), caller(req), body.VHost, body.Name, body.Arguments); err != nil {
+		return err
+	}
+	stream, ok := s.metadata.View().Stream(body.VHost, body.Name)
+	if !ok { // deleted again by somebody else
+		return fmt.Errorf("%w: %q", catalog.ErrStreamMissing, body.Name)
+	}
+	s.log.Info("stream created", "stream", body.Name, "vhost", body.VHost, "by", caller(req))
+	writeJSON(w, http.StatusCreated, s.describe(stream))
+	return nil
+}
+
+func (s *Server) describeStream(w http.ResponseWriter, req *http.Request) error {
+	stream, err := s.stream(req)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, s.describe(stream))
+	return nil
+}
+
+func (s *Server) deleteStream(w http.ResponseWriter, req *http.Request) error {
+	stream, err := s.stream(req)
+	if err != nil {
+		return err
+	}
+	if err := s.metadata.DeleteStream(req.Context(), stream.VHost, stream.Name); err != nil {
+		return err
+	}
+	s.log.Info("stream deleted", "stream", stream.Name, "vhost", stream.VHost, "by", caller(req))
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) listSegments(w http.ResponseWriter, req *http.Request) error {
+	stream, err := s.stream(req)
+	if err != nil {
+		return err
+	}
+	list, err := s.replicas.Segments(stream.Incarnation)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (s *Server) listChunks(w http.ResponseWriter, req *http.Request) error {
+	stream, err := s.stream(req)
+	if err != nil {
+		return err
+	}
+	list, err := s.replicas.Chunks(stream.Incarnation, pathName(req, "file"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (s *Server) verifyStream(w http.ResponseWriter, req *http.Request) error {
+	stream, err := s.stream(req)
+	if err != nil {
+		return err
+	}
+	list, err := s.replicas.Verify(req.Context(), stream.Incarnation)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (s *Server) listConnections(w http.ResponseWriter, _ *http.Request) error {
+	list := s.sessions.Connections()
+	if list == nil {
+		list = []Connection{}
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (s *Server) closeConnection(w http.ResponseWriter, req *http.Request) error {
+	name := pathName(req, "name")
+	if !s.sessions.Close(name, "closed by "+caller(req)) {
+		return fmt.Errorf("%w: %q", errNoConnection, name)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// stream finds the stream that the path names.
+func (s *Server) stream(req *http.Request) (*catalog.Stream, error) {
+	vhost, name := pathName(req, "vhost"), pathName(req, "stream")
+	view := s.metadata.View()
+	if _, ok := view.VHost(vhost); !ok {
+		return nil, fmt.Errorf("%w: %q", catalog.ErrVHostMissing, vhost)
+	}
+	stream, ok := view.Stream(vhost, name)
+	if !ok {
+		return nil, fmt.Errorf("%w: %q in %q", catalog.ErrStreamMissing, name, vhost)
+	}
+	return stream, nil
+}
+
+// bodyMax bounds what a call may send; the largest is a stream's arguments.
+const bodyMax = 64 << 10
+
+func readJSON(w http.ResponseWriter, req *http.Request, into any) error {
+	dec := json.NewDecoder(http.MaxBytesReader(w, req.Body, bodyMax))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return fmt.Errorf("%w: %w", errBadBody, err)
+	}
+	return nil
+}
+
+// profileRoutes serve the runtime's profiles.
+func profileRoutes() []route {
+	plain := func(h http.HandlerFunc) func(*Server, http.ResponseWriter, *http.Request) error {
+		return func(_ *Server, w http.ResponseWriter, req *http.Request) error { h(w, req); return nil }
+	}
+	return []route{
+		{"GET", "/debug/pprof/{profile...}", operator, plain(func(w http.ResponseWriter, req *http.Request) {
+			switch strings.TrimPrefix(req.URL.Path, "/debug/pprof/") {
+			case "profile":
+				pprof.Profile(w, req)
+			case "trace":
+				pprof.Trace(w, req)
+			default:
+				pprof.Index(w, req)
+			}
+		})},
+	}
+}

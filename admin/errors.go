@@ -1,0 +1,75 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+
+	"github.com/millrace/millrace/cluster/catalog"
+)
+
+var (
+	// ErrNoReplica: the node has no copy of the stream, or not any more.
+	ErrNoReplica = errors.New("no replica of the stream on this node")
+	// ErrNoSegment: the log has no file of that name.
+	ErrNoSegment = errors.New("no such segment")
+
+	errNoCredentials  = errors.New("credentials are needed")
+	errBadCredentials = errors.New("user or password is wrong")
+	errNotAllowed     = errors.New("the user's tags do not allow this")
+	errBadBody        = errors.New("the body is not the JSON that this call takes")
+	errNoConnection   = errors.New("no such connection")
+)
+
+// statuses maps errors to answers; the first row that matches counts.
+var statuses = []struct {
+	err    error
+	status int
+	code   string
+	try    string
+}{
+	{errNoCredentials, http.StatusUnauthorized, "no_credentials", "send a user and password (basic authentication)"},
+	{errBadCredentials, http.StatusUnauthorized, "bad_credentials", "check user and password; guest is let in from loopback alone"},
+	{errNotAllowed, http.StatusForbidden, "not_allowed", "use a user tagged administrator (monitoring is enough to look)"},
+	{errBadBody, http.StatusBadRequest, "bad_body", "see /api/v1/openapi.yaml"},
+	{catalog.ErrBadArgument, http.StatusBadRequest, "bad_argument", ""},
+	{catalog.ErrStreamExists, http.StatusConflict, "stream_exists", "the stream is there with the same arguments: nothing is left to do"},
+	{catalog.ErrStreamDiffers, http.StatusConflict, "stream_differs", "delete the stream first, or take another name"},
+	{catalog.ErrStreamMissing, http.StatusNotFound, "stream_missing", "see millrace stream list"},
+	{catalog.ErrVHostExists, http.StatusConflict, "vhost_exists", ""},
+	{catalog.ErrVHostMissing, http.StatusNotFound, "vhost_missing", ""},
+	{ErrNoReplica, http.StatusNotFound, "no_replica", ""},
+	{ErrNoSegment, http.StatusNotFound, "no_segment", "see millrace segment list STREAM"},
+	{errNoConnection, http.StatusNotFound, "no_connection", ""},
+	{catalog.ErrUnsafe, http.StatusPreconditionFailed, "unsafe", ""},
+	{catalog.ErrLimit, http.StatusTooManyRequests, "limit", ""},
+	{os.ErrDeadlineExceeded, http.StatusGatewayTimeout, "timeout", "ask again; the node may be electing or its disk slow"},
+}
+
+// failure is the answer that err gets.
+func failure(err error) (int, Failure) {
+	for _, row := range statuses {
+		if errors.Is(err, row.err) {
+			return row.status, Failure{Code: row.code, Message: err.Error(), Try: row.try}
+		}
+	}
+	return http.StatusInternalServerError, Failure{Code: "internal", Message: err.Error(), Try: "see the node's log"}
+}
+
+func writeFailure(w http.ResponseWriter, err error) {
+	status, body := failure(err)
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Basic realm="Millrace", charset="UTF-8"`)
+	}
+	writeJSON(w, status, body)
+}
+
+func writeJSON(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(body) // the caller hung up: nobody is left to tell
+}

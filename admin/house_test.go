@@ -1,0 +1,169 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/replication/protocol"
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+// house is a node as admin sees it: a real catalog in memory, connections and
+// figures that tests set. The password of every user is "secret".
+type house struct {
+	t        *testing.T
+	state    *catalog.State
+	figures  Figures
+	sessions map[string]Connection
+	traffic  Traffic
+	notReady error
+	serial   chunk.Incarnation
+}
+
+func newHouse(t *testing.T) *house {
+	t.Helper()
+	h := &house{t: t, state: catalog.New(), sessions: map[string]Connection{}}
+	h.must(h.do(&catalog.PutNode{ID: "n1", Disk: "d"}))
+	h.must(h.do(&catalog.CreateVHost{Name: "/"}))
+	h.must(h.do(&catalog.PutUser{Name: "root", Hash: "h", Tags: []string{"administrator"}}))
+	h.must(h.do(&catalog.PutUser{Name: "watcher", Hash: "h", Tags: []string{"monitoring"}}))
+	h.must(h.do(&catalog.PutUser{Name: "plain", Hash: "h"}))
+	return h
+}
+
+func (h *house) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *house) do(body catalog.Body) error {
+	next, result, _ := h.state.Do(catalog.Command{At: 1_700_000_000_000, Body: body})
+	h.state = next
+	return result.Err()
+}
+
+func (h *house) View() *catalog.State { return h.state }
+
+func (h *house) CreateStream(_ context.Context, user, vhost, name string, arguments map[string]string) error {
+	parsed, err := catalog.ParseArguments(arguments)
+	if err != nil {
+		return err
+	}
+	h.serial++
+	return h.do(&catalog.CreateStreams{Creator: user, Streams: []catalog.NewStream{{
+		VHost: vhost, Name: name, Arguments: parsed, Incarnation: h.serial,
+		Replicas: []protocol.NodeID{"n1"}, Preferred: "n1",
+	}}})
+}
+
+func (h *house) DeleteStream(_ context.Context, vhost, name string) error {
+	stream, ok := h.state.Stream(vhost, name)
+	if !ok {
+		return catalog.ErrStreamMissing
+	}
+	return h.do(&catalog.DeleteStreams{Streams: []catalog.OldStream{{VHost: vhost, Name: name, Incarnation: stream.Incarnation}}})
+}
+
+func (h *house) CreateVHost(_ context.Context, _, name string) error {
+	return h.do(&catalog.CreateVHost{Name: name})
+}
+
+func (h *house) DeleteVHost(_ context.Context, name string) error {
+	return h.do(&catalog.DeleteVHost{Name: name})
+}
+
+func (h *house) Figures(chunk.Incarnation) (Figures, error) { return h.figures, nil }
+
+func (h *house) Segments(chunk.Incarnation) ([]Segment, error) {
+	return []Segment{{File: "00000000000000000001.0.seg", State: "active"}}, nil
+}
+
+func (h *house) Chunks(_ chunk.Incarnation, file string) ([]Chunk, error) {
+	if file != "00000000000000000001.0.seg" {
+		return nil, fmt.Errorf("%w: %s", ErrNoSegment, file)
+	}
+	return []Chunk{{LSN: 1, Type: "delta"}}, nil
+}
+
+func (h *house) Verify(context.Context, chunk.Incarnation) ([]Verdict, error) {
+	return []Verdict{{File: "00000000000000000001.0.seg", Chunks: 1, Problems: []Problem{}}}, nil
+}
+
+func (h *house) Connections() []Connection {
+	var list []Connection
+	for _, c := range h.sessions {
+		list = append(list, c)
+	}
+	return list
+}
+
+func (h *house) Close(name, _ string) bool {
+	_, ok := h.sessions[name]
+	delete(h.sessions, name)
+	return ok
+}
+
+func (h *house) Traffic() Traffic { return h.traffic }
+
+func (h *house) Status() Status {
+	return Status{Node: "n1", Version: "1.2.3", Started: time.Unix(1_700_000_000, 0).UTC(), DiskFreeBytes: 42}
+}
+
+func (h *house) Ready() error { return h.notReady }
+
+func authenticate(_, password string, remote netip.Addr) error {
+	if password != "secret" || !remote.IsLoopback() && remote != netip.MustParseAddr("192.0.2.1") {
+		return errors.New("no")
+	}
+	return nil
+}
+
+// server joins the house to a Server.
+func (h *house) server() *Server {
+	return New(Parts{Metadata: h, Replicas: h, Sessions: h, Node: h, Authenticate: authenticate, Log: hclog.NewNullLogger()})
+}
+
+// call asks handler as user (none if empty) and returns status and body.
+func call(t *testing.T, handler http.Handler, user, method, path string, body any) (*http.Response, string) {
+	t.Helper()
+	var in io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in = bytes.NewReader(text)
+	}
+	req := httptest.NewRequest(method, path, in)
+	if user != "" {
+		name, password, _ := strings.Cut(user+":secret", ":")
+		req.SetBasicAuth(name, strings.TrimSuffix(password, ":secret"))
+	}
+	rec := httptest.NewRecorder()
+	handler.ServeHTTP(rec, req)
+	return rec.Result(), rec.Body.String()
+}
+
+func decode[T any](t *testing.T, text string) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+	return v
+}

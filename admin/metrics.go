@@ -1,0 +1,93 @@
+package admin
+
+import (
+	"net/http"
+	"runtime"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Metrics of the node as a whole. Each has a fixed number of series; what
+// grows with the streams is on /metrics/streams (metrics_streams.go).
+var (
+	buildInfo     = describeMetric("build_info", "Always 1; the labels tell what runs.", "version", "go_version", "node")
+	ready         = describeMetric("ready", "1 if the node serves clients.")
+	streams       = describeMetric("streams", "Streams in the catalog.")
+	connections   = describeMetric("connections", "Clients that are connected.")
+	publishers    = describeMetric("publishers", "Publishers that are declared.")
+	subscriptions = describeMetric("subscriptions", "Subscriptions that are active.")
+	published     = describeMetric("published_messages_total", "Messages taken from publishers, duplicates included.")
+	confirmed     = describeMetric("confirmed_messages_total", "Messages confirmed to publishers.")
+	refused       = describeMetric("refused_messages_total", "Messages answered with a publish error.")
+	delivered     = describeMetric("delivered_messages_total", "Messages sent to consumers.")
+	deliveredB    = describeMetric("delivered_bytes_total", "Bytes of chunks sent to consumers.")
+	refusals      = describeMetric("protocol_errors_total", "Answers to clients by response code other than ok.", "code")
+	diskFree      = describeMetric("disk_free_bytes", "Free bytes on the file system of the data directory.")
+)
+
+func describeMetric(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("millrace_"+name, help, labels, nil)
+}
+
+// newRegistry holds the node's metrics beside those of the Go runtime and the
+// process. It is not the library's global one, so that two servers can live in
+// one process.
+func newRegistry(s *Server) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(nodeCollector{s}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+func (s *Server) metrics(w http.ResponseWriter, req *http.Request) error {
+	promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}).ServeHTTP(w, req)
+	return nil
+}
+
+// nodeCollector reads the figures when they are asked for.
+type nodeCollector struct{ s *Server }
+
+func (c nodeCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{buildInfo, ready, streams, connections, publishers, subscriptions,
+		published, confirmed, refused, delivered, deliveredB, refusals, diskFree} {
+		out <- d
+	}
+}
+
+func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	count := func(d *prometheus.Desc, v uint64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	status, traffic := c.s.node.Status(), c.s.sessions.Traffic()
+	gauge(buildInfo, 1, status.Version, runtime.Version(), status.Node)
+	isReady := 0.0
+	if c.s.node.Ready() == nil {
+		isReady = 1
+	}
+	gauge(ready, isReady)
+	gauge(streams, float64(c.s.metadata.View().StreamCount()))
+	list := c.s.sessions.Connections()
+	gauge(connections, float64(len(list)))
+	var publisherCount, subscriptionCount int
+	for _, connection := range list {
+		publisherCount += connection.Publishers
+		subscriptionCount += connection.Subscriptions
+	}
+	gauge(publishers, float64(publisherCount))
+	gauge(subscriptions, float64(subscriptionCount))
+	count(published, traffic.Published)
+	count(confirmed, traffic.Confirmed)
+	count(refused, traffic.Refused)
+	count(delivered, traffic.Delivered)
+	count(deliveredB, traffic.DeliveredBytes)
+	for code, n := range traffic.Refusals {
+		count(refusals, n, strconv.Itoa(int(code)))
+	}
+	gauge(diskFree, float64(status.DiskFreeBytes))
+}

@@ -1,0 +1,115 @@
+package admin
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the golden files anew; read the diff")
+
+// parse reads the text format with Prometheus' own parser.
+func parse(t *testing.T, text string) map[string]*dto.MetricFamily {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		t.Fatalf("the official parser refuses it: %v\n%s", err, text)
+	}
+	return families
+}
+
+func TestMetrics_node(t *testing.T) {
+	h := withConnections(t)
+	h.traffic = Traffic{Published: 7, Confirmed: 6, Refused: 1, Delivered: 3, DeliveredBytes: 300, Refusals: map[uint16]uint64{17: 2}}
+	_, body := call(t, h.server().Handler(), "", "GET", "/metrics", nil)
+	families := parse(t, body)
+	rows := []struct {
+		name  string
+		value float64
+	}{
+		{"millrace_build_info", 1}, {"millrace_ready", 1}, {"millrace_streams", 0}, {"millrace_connections", 2},
+		{"millrace_published_messages_total", 7}, {"millrace_confirmed_messages_total", 6},
+		{"millrace_refused_messages_total", 1}, {"millrace_delivered_messages_total", 3},
+		{"millrace_delivered_bytes_total", 300}, {"millrace_protocol_errors_total", 2}, {"millrace_disk_free_bytes", 42},
+	}
+	for _, row := range rows {
+		family := families[row.name]
+		if family == nil {
+			t.Errorf("%s is missing", row.name)
+			continue
+		}
+		m := family.Metric[0]
+		if got := m.GetGauge().GetValue() + m.GetCounter().GetValue(); got != row.value {
+			t.Errorf("%s is %v, want %v", row.name, got, row.value)
+		}
+	}
+	if families["go_goroutines"] == nil || families["process_open_fds"] == nil {
+		t.Error("the runtime's and the process's own metrics are missing")
+	}
+}
+
+// TestMetrics_streams ties the hand-written page to a golden file and to the
+// official parser, names that need escaping included.
+func TestMetrics_streams(t *testing.T) {
+	h := newHouse(t)
+	h.figures = Figures{
+		FirstOffset: 5, NextOffset: 25, Messages: 20, Segments: 2, StoredOffsets: 3, Sequences: 4,
+		Bytes: Bytes{User: 1000, Trailer: 10, Delta: 20, Snapshot: 30, Filter: 40, Disk: 2000},
+	}
+	handler := h.server().Handler()
+	names := []string{"orders", `quo"te\slash`, "ümlaut"}
+	for _, name := range names {
+		call(t, handler, "root", "POST", "/api/v1/streams", CreateStream{Name: name})
+	}
+	_, body := call(t, handler, "", "GET", "/metrics/streams", nil)
+
+	if *rewrite {
+		if err := os.WriteFile("testdata/streams.metrics", []byte(body), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	golden, err := os.ReadFile("testdata/streams.metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body != string(golden) {
+		t.Errorf("differs from testdata/streams.metrics:\n%s", body)
+	}
+	seen := map[string]bool{}
+	for _, family := range parse(t, body) {
+		if family.GetHelp() == "" || family.Type == nil {
+			t.Errorf("%s has no help or type", family.GetName())
+		}
+		for _, m := range family.Metric {
+			for _, label := range m.Label {
+				if label.GetName() == "stream" {
+					seen[label.GetValue()] = true
+				}
+			}
+		}
+	}
+	for _, name := range names {
+		if !seen[name] {
+			t.Errorf("stream %q did not survive the escaping", name)
+		}
+	}
+}
+
+func BenchmarkStreamMetrics(b *testing.B) {
+	list := make([]streamFigures, 10_000)
+	for i := range list {
+		list[i].labels = fmt.Appendf(nil, `vhost="/",stream="stream-%d"`, i)
+	}
+	buffer := make([]byte, 0, 16<<20)
+	b.ReportAllocs()
+	for b.Loop() {
+		buffer = appendStreamMetrics(buffer[:0], list)
+	}
+}

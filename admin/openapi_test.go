@@ -1,0 +1,71 @@
+package admin
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// TestOpenAPI_describesEveryRoute compares the description with the routes, in
+// both directions. The page's own files are no part of the API.
+func TestOpenAPI_describesEveryRoute(t *testing.T) {
+	var description struct {
+		Paths map[string]map[string]any `yaml:"paths"`
+	}
+	if err := yaml.Unmarshal(openAPI, &description); err != nil {
+		t.Fatal(err)
+	}
+	var described, served []string
+	for path, methods := range description.Paths {
+		for method := range methods {
+			if method != "parameters" {
+				described = append(described, strings.ToUpper(method)+" "+path)
+			}
+		}
+	}
+	for _, r := range newHouse(t).server().routes() {
+		if r.path != "/{$}" && !strings.HasPrefix(r.path, "/page/") {
+			served = append(served, strings.ReplaceAll(r.pattern(), "...}", "}"))
+		}
+	}
+	for _, s := range served {
+		if !slices.Contains(described, s) {
+			t.Errorf("%s is served but openapi.yaml does not describe it", s)
+		}
+	}
+	for _, d := range described {
+		if !slices.Contains(served, d) {
+			t.Errorf("openapi.yaml describes %s, which is not served", d)
+		}
+	}
+	if len(served) < 10 {
+		t.Errorf("only %d routes were compared", len(served))
+	}
+}
+
+// TestOpenAPI_publicRoutesSaySo: what needs no credentials is marked so.
+func TestOpenAPI_publicRoutesSaySo(t *testing.T) {
+	var description struct {
+		Paths map[string]map[string]yaml.Node `yaml:"paths"`
+	}
+	if err := yaml.Unmarshal(openAPI, &description); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range newHouse(t).server().routes() {
+		node, ok := description.Paths[strings.ReplaceAll(r.path, "...}", "}")][strings.ToLower(r.method)]
+		if !ok {
+			continue
+		}
+		var operation struct {
+			Security []any `yaml:"security"`
+		}
+		if err := node.Decode(&operation); err != nil {
+			t.Fatal(err)
+		}
+		if open := operation.Security != nil; open != (r.right == anyone) {
+			t.Errorf("%s: open to anyone is %v, openapi.yaml says %v", r.pattern(), r.right == anyone, open)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"slices"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+// Metadata is the catalog and the commands that operators may give it. Each
+// command returns once it is carried out or refused by an error of catalog.
+type Metadata interface {
+	View() *catalog.State
+	CreateStream(ctx context.Context, user, vhost, name string, arguments map[string]string) error
+	DeleteStream(ctx context.Context, vhost, name string) error
+	CreateVHost(ctx context.Context, user, name string) error
+	DeleteVHost(ctx context.Context, name string) error
+}
+
+// Replicas tells about the logs of this node. A stream without a replica here
+// is an ErrNoReplica.
+type Replicas interface {
+	Figures(chunk.Incarnation) (Figures, error)
+	Segments(chunk.Incarnation) ([]Segment, error)
+	Chunks(stream chunk.Incarnation, file string) ([]Chunk, error)
+	// Verify reads every byte of the stream's files.
+	Verify(ctx context.Context, stream chunk.Incarnation) ([]Verdict, error)
+}
+
+// Sessions are the clients that are connected.
+type Sessions interface {
+	Connections() []Connection
+	// Close closes the named connection's socket; false: there is none.
+	Close(name, reason string) bool
+	Traffic() Traffic
+}
+
+// Traffic counts since the node's start.
+type Traffic struct {
+	Published, Confirmed, Refused, Delivered uint64 // messages
+	DeliveredBytes                           uint64
+	Refusals                                 map[uint16]uint64 // answers by response code other than ok
+}
+
+// Node tells about the process.
+type Node interface {
+	Status() Status
+	// Ready is nil once the node serves clients, else why it does not.
+	Ready() error
+}
+
+// Authenticate proves a user by password. remote is where the request came
+// from: guest is let in from loopback alone.
+type Authenticate func(user, password string, remote netip.Addr) error
+
+// Server serves operators. Make one by New.
+type Server struct {
+	metadata     Metadata
+	replicas     Replicas
+	sessions     Sessions
+	node         Node
+	authenticate Authenticate
+	log          hclog.Logger
+	registry     *prometheus.Registry
+}
+
+// Parts are what a Server is joined from; all are needed.
+type Parts struct {
+	Metadata     Metadata
+	Replicas     Replicas
+	Sessions     Sessions
+	Node         Node
+	Authenticate Authenticate
+	Log          hclog.Logger
+}
+
+// New joins a server.
+func New(parts Parts) *Server {
+	s := &Server{
+		metadata: parts.Metadata, replicas: parts.Replicas, sessions: parts.Sessions,
+		node: parts.Node, authenticate: parts.Authenticate, log: parts.Log,
+	}
+	s.registry = newRegistry(s)
+	return s
+}
+
+// Handler serves the main port: health, metrics, API, profiles and page.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, r := range s.routes() {
+		mux.Handle(r.pattern(), s.guard(r))
+	}
+	// Browsers send a user's password along with any site's request; this
+	// refuses those that another site made.
+	return http.NewCrossOriginProtection().Handler(securityHeaders(slashNames(mux)))
+}
+
+// A right is what a caller must prove before a route runs.
+type right int
+
+const (
+	anyone        right = iota // no credentials: probes and the page's own files
+	operator                   // a proven user whose tags let him look
+	administrator              // a proven user whose tags let him change things
+)
+
+// A route is one method and path with its handler.
+type route struct {
+	method, path string
+	right        right
+	handle       func(*Server, http.ResponseWriter, *http.Request) error
+}
+
+func (r route) pattern() string { return r.method + " " + r.path }
+
+// guard proves the caller's right and turns errors into answers.
+func (s *Server) guard(r route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		err := s.admit(r.right, req)
+		if err == nil {
+			err = r.handle(s, w, req)
+		}
+		if err != nil {
+			writeFailure(w, err)
+		}
+	})
+}
+
+// admit checks that the caller may do what needs the right.
+func (s *Server) admit(needed right, req *http.Request) error {
+	if needed == anyone {
+		return nil
+	}
+	name, password, ok := req.BasicAuth()
+	if !ok {
+		return errNoCredentials
+	}
+	remote, err := netip.ParseAddrPort(req.RemoteAddr)
+	if err != nil {
+		return errBadCredentials
+	}
+	if err := s.authenticate(name, password, remote.Addr().Unmap()); err != nil {
+		return errBadCredentials
+	}
+	user, ok := s.metadata.View().User(name)
+	if !ok {
+		return errBadCredentials
+	}
+	allowed := []string{"administrator"}
+	if needed == operator {
+		allowed = append(allowed, "monitoring", "management")
+	}
+	if !slices.ContainsFunc(user.Tags, func(tag string) bool { return slices.Contains(allowed, tag) }) {
+		return errNotAllowed
+	}
+	return nil
+}
+
+// caller is the proven user's name.
+func caller(req *http.Request) string {
+	name, _, _ := req.BasicAuth()
+	return name
+}
+
+// securityHeaders keeps the page from loading or being framed by others.
+func securityHeaders(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		next.ServeHTTP(w, req)
+	})
+}

@@ -1,0 +1,146 @@
+package admin
+
+import "time"
+
+// The values that the API answers with. Their JSON is a contract: openapi.yaml
+// describes it, the command line prints it with -o json.
+
+// Status is a node at a glance.
+type Status struct {
+	Node          string    `json:"node"`
+	Version       string    `json:"version"`
+	Ready         bool      `json:"ready"`
+	Reason        string    `json:"reason,omitempty"` // why it is not ready
+	Started       time.Time `json:"started"`
+	DataDir       string    `json:"data_dir"`
+	DiskFreeBytes uint64    `json:"disk_free_bytes"`
+	Addresses     Addresses `json:"addresses"`
+	VHosts        int       `json:"vhosts"`
+	Streams       int       `json:"streams"`
+	Connections   int       `json:"connections"`
+	Publishers    int       `json:"publishers"`
+	Subscriptions int       `json:"subscriptions"`
+}
+
+// Addresses are where the node's services are; empty ones are not served.
+type Addresses struct {
+	Stream     string `json:"stream"`
+	Advertised string `json:"advertised"`
+	HTTP       string `json:"http"`
+	Management string `json:"management,omitempty"`
+}
+
+// Stream is a stream with its figures on this node.
+type Stream struct {
+	VHost       string            `json:"vhost"`
+	Name        string            `json:"name"`
+	Incarnation string            `json:"incarnation"`
+	Created     time.Time         `json:"created"`
+	Creator     string            `json:"creator,omitempty"`
+	Arguments   map[string]string `json:"arguments"`
+	Leader      string            `json:"leader,omitempty"` // empty: none at present
+	Epoch       uint64            `json:"epoch"`
+	Replicas    []string          `json:"replicas"`
+	Figures
+}
+
+// Figures are what a replica knows of its log.
+type Figures struct {
+	// FirstOffset is the first readable record; NextOffset the one that the
+	// next committed record gets, so Messages is their difference.
+	FirstOffset   uint64 `json:"first_offset"`
+	NextOffset    uint64 `json:"next_offset"`
+	Messages      uint64 `json:"messages"`
+	CommittedLSN  uint64 `json:"committed_lsn"`
+	Segments      int    `json:"segments"`
+	Bytes         Bytes  `json:"bytes"`
+	StoredOffsets int    `json:"stored_offsets"`
+	Sequences     int    `json:"publisher_sequences"`
+	// WindowMS is how far back a stored offset may fall if all nodes lose
+	// power now, in milliseconds.
+	WindowMS int64 `json:"window_ms"`
+}
+
+// Bytes tells what a log's bytes are for.
+type Bytes struct {
+	User     uint64 `json:"user"` // what retention counts
+	Trailer  uint64 `json:"trailer"`
+	Delta    uint64 `json:"delta"`
+	Snapshot uint64 `json:"snapshot"`
+	Filter   uint64 `json:"filter"`
+	Disk     uint64 `json:"disk"` // of the files
+}
+
+// Tracking is the bytes that remember readers.
+func (b Bytes) Tracking() uint64 { return b.Trailer + b.Delta + b.Snapshot }
+
+// Segment is one file of a log.
+type Segment struct {
+	File           string `json:"file"`
+	State          string `json:"state"` // active, sealed or damaged
+	FirstLSN       uint64 `json:"first_lsn"`
+	LastLSN        uint64 `json:"last_lsn"`
+	FirstOffset    uint64 `json:"first_offset"`
+	NextOffset     uint64 `json:"next_offset"`
+	FirstTimestamp int64  `json:"first_timestamp_ms"` // of user chunks; 0: there are none
+	LastTimestamp  int64  `json:"last_timestamp_ms"`
+	Chunks         uint64 `json:"chunks"` // user chunks
+	Records        uint64 `json:"records"`
+	Bytes          Bytes  `json:"bytes"`
+}
+
+// Chunk is one chunk of a segment.
+type Chunk struct {
+	Position     int64  `json:"position"` // in the file
+	LSN          uint64 `json:"lsn"`
+	Epoch        uint64 `json:"epoch"`
+	Type         string `json:"type"`
+	Flags        string `json:"flags,omitempty"`
+	FirstOffset  uint64 `json:"first_offset"`
+	Entries      int    `json:"entries"`
+	Records      uint32 `json:"records"`
+	Timestamp    int64  `json:"timestamp_ms"`
+	DataBytes    int    `json:"data_bytes"`
+	TrailerBytes int    `json:"trailer_bytes"`
+	FilterBytes  int    `json:"filter_bytes"`
+}
+
+// Verdict is what reading a whole segment file found.
+type Verdict struct {
+	File     string    `json:"file"`
+	Chunks   int       `json:"chunks"`
+	Records  uint64    `json:"records"`
+	Bytes    int64     `json:"bytes"` // checked
+	Problems []Problem `json:"problems"`
+}
+
+// Problem is a place in a file that is not as it should be.
+type Problem struct {
+	Position int64  `json:"position"`
+	What     string `json:"what"`
+}
+
+// Connection is one client.
+type Connection struct {
+	Name          string            `json:"name"` // peer -> us, as the ancestor names it
+	User          string            `json:"user"`
+	VHost         string            `json:"vhost"`
+	Connected     time.Time         `json:"connected"`
+	Publishers    int               `json:"publishers"`
+	Subscriptions int               `json:"subscriptions"`
+	Properties    map[string]string `json:"client_properties"`
+}
+
+// CreateStream is the body of a create.
+type CreateStream struct {
+	VHost     string            `json:"vhost"`
+	Name      string            `json:"name"`
+	Arguments map[string]string `json:"arguments"`
+}
+
+// Failure is the body of every answer that is no success.
+type Failure struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Try     string `json:"try,omitempty"`
+}
