@@ -1,0 +1,208 @@
+package harness
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"regexp"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// readyWithin bounds how long a start may take before a test gives up: ten
+// times the goal and more, since a machine may be busy.
+const readyWithin = 30 * time.Second
+
+// Node is one broker process and its data directory. Its addresses are chosen
+// by the first start and kept by later ones.
+type Node struct {
+	t    testing.TB
+	args []string
+
+	// DataDir is the node's data directory; tests may damage what is in it
+	// while the node is stopped.
+	DataDir string
+	// Stream is host:port of the stream protocol; HTTP and Management are URLs.
+	Stream, HTTP, Management string
+	// Ready is how long the last start took, from the process's start to its
+	// ready line.
+	Ready time.Duration
+
+	process *exec.Cmd
+	exited  chan struct{} // closed when the process has been waited for
+	log     *lockedBuffer
+}
+
+// Start starts `millrace dev` with free ports in a new data directory and
+// waits until it is ready. More args are added to the command line. The node is
+// killed when the test ends; if the test failed, its log is shown.
+func Start(t testing.TB, args ...string) *Node {
+	t.Helper()
+	n := &Node{t: t, args: args, DataDir: t.TempDir(), log: &lockedBuffer{}}
+	t.Cleanup(func() {
+		n.Kill()
+		if t.Failed() {
+			t.Logf("log of the node:\n%s", n.Log())
+		}
+	})
+	n.start("localhost:0", "localhost:0", "localhost:0")
+	return n
+}
+
+// Restart starts the node again on its data directory and addresses.
+func (n *Node) Restart() {
+	n.t.Helper()
+	n.start(n.Stream, hostPort(n.HTTP), hostPort(n.Management))
+}
+
+func (n *Node) start(stream, http, management string) {
+	n.t.Helper()
+	if err := n.tryStart(stream, http, management); err != nil {
+		n.t.Fatalf("start a node: %v\n%s", err, n.Log())
+	}
+}
+
+// readyLine is what `dev` prints once clients are served.
+var readyLine = regexp.MustCompile(`ready after .*streams (\S+).*page http://(\S+).*management http://(\S+)`)
+
+func (n *Node) tryStart(stream, http, management string) error {
+	path, err := Binary()
+	if err != nil {
+		return err
+	}
+	args := append([]string{"dev", "--data-dir", n.DataDir, "--stream-addr", stream, "--http-addr", http,
+		"--management-addr", management, "--node-addr", "localhost:0", "--gossip-addr", "localhost:0", "--log-level", "info"}, n.args...)
+	n.process = exec.Command(path, args...)
+	n.process.Stderr = n.log
+	out, err := n.process.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	if err := n.process.Start(); err != nil {
+		return err
+	}
+	ready, exited, process := make(chan []string, 1), make(chan struct{}), n.process
+	n.exited = exited
+	go func() {
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			fmt.Fprintln(n.log, lines.Text())
+			if found := readyLine.FindStringSubmatch(lines.Text()); found != nil {
+				ready <- found
+			}
+		}
+		_ = process.Wait() // how it ended is in ProcessState
+		close(exited)
+	}()
+	select {
+	case found := <-ready:
+		n.Ready = time.Since(begin)
+		n.Stream, n.HTTP, n.Management = found[1], "http://"+found[2], "http://"+found[3]
+		return nil
+	case <-exited:
+		return fmt.Errorf("it ended before it was ready: %v", process.ProcessState)
+	case <-time.After(readyWithin):
+		return fmt.Errorf("not ready within %v", readyWithin)
+	}
+}
+
+// TryRestart is Restart for a node that may refuse to start: it returns why.
+func (n *Node) TryRestart() error {
+	return n.tryStart(n.Stream, hostPort(n.HTTP), hostPort(n.Management))
+}
+
+// Kill ends the process by SIGKILL and waits until it is gone.
+func (n *Node) Kill() { n.signal(syscall.SIGKILL); n.wait() }
+
+// Stop ends the process by SIGTERM, waits, and returns its exit code.
+func (n *Node) Stop() int {
+	n.signal(syscall.SIGTERM)
+	n.wait()
+	return n.process.ProcessState.ExitCode()
+}
+
+// Pause stops the process by SIGSTOP; Continue lets it go on.
+func (n *Node) Pause()    { n.signal(syscall.SIGSTOP) }
+func (n *Node) Continue() { n.signal(syscall.SIGCONT) }
+
+func (n *Node) signal(s syscall.Signal) {
+	if n.process == nil || n.process.Process == nil {
+		return
+	}
+	select {
+	case <-n.exited:
+	default:
+		_ = n.process.Process.Signal(s) // it may just have ended
+	}
+}
+
+func (n *Node) wait() {
+	if n.exited == nil {
+		return
+	}
+	select {
+	case <-n.exited:
+	case <-time.After(readyWithin):
+		n.t.Errorf("the node did not end within %v", readyWithin)
+		_ = n.process.Process.Kill()
+	}
+}
+
+// PID is the process's id.
+func (n *Node) PID() int { return n.process.Process.Pid }
+
+// Log is what the node has printed since its first start.
+func (n *Node) Log() string { return n.log.String() }
+
+// Get asks the node's HTTP API as guest and returns the body of a success.
+func (n *Node) Get(path string) ([]byte, error) { return n.ask(http.MethodGet, path, nil) }
+
+// Post sends a JSON body as guest.
+func (n *Node) Post(path, body string) ([]byte, error) {
+	return n.ask(http.MethodPost, path, bytes.NewReader([]byte(body)))
+}
+
+func (n *Node) ask(method, path string, body io.Reader) ([]byte, error) {
+	req, err := http.NewRequest(method, n.HTTP+path, body)
+	if err != nil {
+		return nil, err
+	}
+	req.SetBasicAuth("guest", "guest")
+	res, err := (&http.Client{Timeout: readyWithin}).Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode >= 300 {
+		err = errors.New(res.Status + ": " + string(text))
+	}
+	return text, err
+}
+
+func hostPort(url string) string { return url[len("http://"):] }
+
+// lockedBuffer is written by the process's copier and read by tests.
+type lockedBuffer struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
