@@ -215,10 +215,14 @@ func CRC(inc Incarnation, p []byte) uint32 {
 	return crc32.Update(crcSeed(inc), castagnoli, p)
 }
 
+// crcSeed works byte by byte, since what crc32.Update is given escapes to the
+// heap.
 func crcSeed(inc Incarnation) uint32 {
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], uint64(inc))
-	return crc32.Update(0, castagnoli, b[:])
+	c := ^uint32(0)
+	for shift := 56; shift >= 0; shift -= 8 {
+		c = castagnoli[byte(c)^byte(inc>>shift)] ^ c>>8
+	}
+	return ^c
 }
 
 // headCRC covers every byte of the head but the four that hold it.

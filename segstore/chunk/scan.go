@@ -38,30 +38,32 @@ func plausible(b []byte) bool {
 	return ok
 }
 
-// Scan returns the next chunk in the window at or after from whose head is
-// whole and proven by its CRC, whatever its data. Where the window ends inside
-// of a plausible head, ok is false and at is that head's index: the next window
-// starts there. Otherwise, with nothing found, at is where the next window
-// may start.
-func Scan(inc Incarnation, window []byte, from int) (at int, h Header, ok bool) {
-	for at = from; at < len(window); at++ {
+// Scan returns the first chunk in the window whose head is whole and proven by
+// its CRC, whatever its data.
+//
+// With ok false at tells where the next window starts: where this one ends
+// inside of a head that may be one, so that a window which starts there and
+// holds HeadLengthMax bytes decides; otherwise close to this one's end. final
+// says that nothing follows the window, so that a head it cuts is none.
+func Scan(inc Incarnation, window []byte, final bool) (at int, h Header, ok bool) {
+	for ; at < len(window); at++ {
 		i := ScanMagic(window[at:])
 		if i < 0 {
-			return max(from, len(window)-(MagicLength-1)), Header{}, false
+			return max(at, len(window)-(MagicLength-1)), Header{}, false
 		}
 		at += i
-		if len(window)-at < StorageHeaderLength {
+		whole := false
+		if len(window)-at >= StorageHeaderLength {
+			n, _, _ := lengths(window[at:])
+			whole = len(window)-at >= n
+			if whole && headCRC(inc, window[at:at+n]) == storedCRC(window[at:]) {
+				if h, err := Decode(inc, window[at:at+n]); err == nil {
+					return at, h, true
+				}
+			}
+		}
+		if !whole && !final {
 			return at, Header{}, false
-		}
-		head, _, _ := lengths(window[at:])
-		if len(window)-at < head {
-			return at, Header{}, false
-		}
-		if headCRC(inc, window[at:at+head]) != storedCRC(window[at:]) {
-			continue
-		}
-		if h, err := Decode(inc, window[at:at+head]); err == nil {
-			return at, h, true
 		}
 	}
 	return at, Header{}, false
