@@ -79,8 +79,8 @@
 //     sets a reserved bit, is not a malformed frame, but ends the entries that
 //     may be stored (Publish.Accepted).
 //   - SaslAuthenticate's answer has no challenge, and code 10 is never sent.
-//   - Limits of frames are in Splitter: 8 KiB before Open, at most 16 MiB after
-//     it, "no limit" included.
+//   - The limits of frames: 8 KiB before Open, at most 16 MiB after it, where
+//     "no limit" was negotiated too.
 //
 // Empty messages and empty arrays are legal, as in the reference. Names are
 // byte strings here; what a name may be is the broker's to say.

@@ -8,7 +8,7 @@ const (
 	FrameMaxBeforeOpen = 8 << 10
 	// FrameMaxDefault is what a server proposes.
 	FrameMaxDefault = 1 << 20
-	// FrameMaxCeiling is above every limit, "no limit" included.
+	// FrameMaxCeiling is what a limit of 0, "no limit", comes to.
 	FrameMaxCeiling = 16 << 20
 )
 
@@ -49,9 +49,11 @@ func NewSplitter(limit uint32) *Splitter {
 }
 
 // SetLimit sets the largest size of the frames that Next has not yet given,
-// without the size bytes. 0, and all above, mean FrameMaxCeiling.
+// without the size bytes. 0 means FrameMaxCeiling. Servers clamp what they
+// negotiate to that; clients may have to take more, since a broker may deliver
+// larger chunks.
 func (s *Splitter) SetLimit(limit uint32) {
-	if limit == 0 || limit > FrameMaxCeiling {
+	if limit == 0 {
 		limit = FrameMaxCeiling
 	}
 	s.limit = limit

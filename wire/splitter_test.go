@@ -78,7 +78,8 @@ func TestSplitter_limits(t *testing.T) {
 		{FrameMaxDefault, FrameMaxDefault + 1, ErrFrameTooLarge},
 		{0, FrameMaxCeiling, nil},
 		{0, FrameMaxCeiling + 1, ErrFrameTooLarge},
-		{0xffffffff, FrameMaxCeiling + 1, ErrFrameTooLarge},
+		{2 * FrameMaxCeiling, 2 * FrameMaxCeiling, nil},
+		{2 * FrameMaxCeiling, 2*FrameMaxCeiling + 1, ErrFrameTooLarge},
 	}
 	for _, r := range rows {
 		s := NewSplitter(r.limit)
