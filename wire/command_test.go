@@ -361,14 +361,32 @@ func TestDecode_lenience(t *testing.T) {
 	}
 }
 
-func TestDecode_intoAValueOfAnotherKey(t *testing.T) {
-	if err := Decode(Append(nil, &Credit{1, 2})[SizeSize:], new(Unsubscribe)); !errors.Is(err, ErrUnknownKey) {
-		t.Errorf("Credit into Unsubscribe: %v", err)
+// The hot paths decode into values that were used before.
+func TestDecode_intoUsedValues(t *testing.T) {
+	d := Deliver{2, 3, 99, nil}
+	want := Deliver{1, 4, 0, make([]byte, ChunkHeaderSize)}
+	if err := d.Decode(Append(nil, &want)[SizeSize:]); err != nil || !reflect.DeepEqual(d, want) {
+		t.Errorf("%+v, %v, want %+v", d, err, want)
 	}
-	for _, want := range []Tune{{true, 1, 2}, {false, 3, 4}} {
-		var got Tune
-		if err := Decode(Append(nil, &want)[SizeSize:], &got); err != nil || got != want {
-			t.Errorf("Tune %+v, %v, want %+v", got, err, want)
+	p := PublishConfirm{3, []uint64{1, 2, 3}}
+	if err := p.Decode(AppendPublishConfirm(nil, 4, []uint64{9})[SizeSize:]); err != nil || p.PublisherID != 4 || len(p.IDs) != 1 || p.IDs[0] != 9 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	e := PublishError{3, make([]PublishingError, 5)}
+	if err := e.Decode(AppendPublishError(nil, 4, []uint64{9}, CodeInternalError)[SizeSize:]); err != nil || len(e.Errors) != 1 || e.Errors[0] != (PublishingError{9, CodeInternalError}) {
+		t.Errorf("%+v, %v", e, err)
+	}
+	x := Credit{1, 1}
+	if err := x.Decode(Append(nil, &Credit{2, 3})[SizeSize:]); err != nil || x != (Credit{2, 3}) {
+		t.Errorf("%+v, %v", x, err)
+	}
+	wrong := Append(nil, &Unsubscribe{1, 2})[SizeSize:]
+	for _, decode := range []func([]byte) error{d.Decode, p.Decode, e.Decode, x.Decode} {
+		if err := decode(wrong); !errors.Is(err, ErrUnknownKey) {
+			t.Errorf("Unsubscribe: %v", err)
+		}
+		if err := decode(nil); !errors.Is(err, ErrFrameTooSmall) {
+			t.Errorf("nothing: %v", err)
 		}
 	}
 }

@@ -26,6 +26,8 @@ func (d *Deliver) fields(c *codec) {
 	c.u8("subscription id", &d.SubscriptionID)
 	if c.version == 2 {
 		c.u64("committed chunk id", &d.CommittedChunkID)
+	} else {
+		d.CommittedChunkID = 0
 	}
 	if c.mode == writing {
 		c.out = append(c.out, d.Chunk...)
