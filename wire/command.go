@@ -49,6 +49,22 @@ func FromClient(payload []byte) (Command, error) { return decodeNew(payload, cli
 // but for *Deliver, which refers to payload. The error is a *DecodeError.
 func FromServer(payload []byte) (Command, error) { return decodeNew(payload, serverCommand) }
 
+// Decode decodes payload into c, a new value of the payload's key. The types of
+// the hot paths have a Decode of their own, which allocates nothing and takes a
+// used value.
+func Decode(payload []byte, c Command) error {
+	if t, ok := c.(*Tune); ok && len(payload) >= HeaderSize {
+		key, _ := Header(payload)
+		t.Answer = key.IsAnswer()
+	}
+	r, err := beginDecode(payload, c.Key())
+	if err != nil {
+		return err
+	}
+	c.fields(&r)
+	return r.finish(c.Key())
+}
+
 func decodeNew(payload []byte, make func(Key) Command) (Command, error) {
 	if len(payload) < HeaderSize {
 		return nil, &DecodeError{Index: -1, Err: ErrFrameTooSmall}

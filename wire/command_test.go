@@ -361,6 +361,18 @@ func TestDecode_lenience(t *testing.T) {
 	}
 }
 
+func TestDecode_intoAValueOfTheKey(t *testing.T) {
+	if err := Decode(Append(nil, &Credit{1, 2})[SizeSize:], new(Unsubscribe)); !errors.Is(err, ErrUnknownKey) {
+		t.Errorf("Credit into Unsubscribe: %v", err)
+	}
+	for _, want := range []Tune{{true, 1, 2}, {false, 3, 4}} {
+		var got Tune
+		if err := Decode(Append(nil, &want)[SizeSize:], &got); err != nil || got != want {
+			t.Errorf("Tune %+v, %v, want %+v", got, err, want)
+		}
+	}
+}
+
 // The hot paths decode into values that were used before.
 func TestDecode_intoUsedValues(t *testing.T) {
 	d := Deliver{2, 3, 99, nil}
