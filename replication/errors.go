@@ -1,0 +1,30 @@
+package replication
+
+import "errors"
+
+var (
+	// ErrNotLeader: this replica does not lead the stream, or no longer.
+	ErrNotLeader = errors.New("replication: not the leader")
+	// ErrFenced: the publisher's reference was declared again by another
+	// session, or the publisher was closed; it is gone (F4).
+	ErrFenced = errors.New("replication: publisher is gone")
+	// ErrReferenceInUse: another session has declared the reference, and the
+	// node is told to refuse newcomers (F4).
+	ErrReferenceInUse = errors.New("replication: reference is in use")
+	// ErrReferenceLength: a reference is empty or longer than 255 bytes.
+	ErrReferenceLength = errors.New("replication: reference must have 1 to 255 bytes")
+	// ErrBacklog: as many bytes wait for a majority as a stream may have (B7).
+	ErrBacklog = errors.New("replication: too many uncommitted bytes")
+	// ErrEntry: an entry fits no chunk.
+	ErrEntry = errors.New("replication: entry is larger than a chunk may be")
+	// ErrTrackingUnknown: this replica's tracking is incomplete (F9); the
+	// leader knows.
+	ErrTrackingUnknown = errors.New("replication: tracking is not known here")
+	// ErrUnavailable: this run of the replica is over, by damage or a failed
+	// disk; Stats tells why.
+	ErrUnavailable = errors.New("replication: replica is not available")
+	// ErrMissing: no replica of that stream is on this node.
+	ErrMissing = errors.New("replication: no such replica on this node")
+	// ErrClosed: the node or the replica is closed.
+	ErrClosed = errors.New("replication: closed")
+)

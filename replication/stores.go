@@ -1,0 +1,130 @@
+package replication
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+// storesEvery is how often a turn takes over the offsets that clients store, at
+// most: what comes in between collapses to the last value of each reference.
+// It is what a leader's crash can lose beside what is on its way (design 4.2).
+const storesEvery = 20 * time.Millisecond
+
+// stores is where clients put offsets and ask for them, without waiting for a
+// turn: the newest value of each reference that was stored in this reign.
+type stores struct {
+	mu sync.Mutex // guards the fields below
+	// leading: the replica takes stores.
+	leading bool
+	latest  map[string]*latestStore
+	// changed are those with values that no turn has taken over, each once.
+	changed []*latestStore
+	taken   time.Time // when a turn last took over
+	count   uint64    // of stores
+}
+
+// latestStore is a reference's newest value.
+type latestStore struct {
+	reference string
+	offset    chunk.Offset
+	changed   bool
+}
+
+// put takes a store. If ask, a turn should take over at the time due, or at once
+// if that is past; otherwise one comes anyway.
+func (s *stores) put(reference string, offset chunk.Offset) (due time.Time, ask bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.leading {
+		return time.Time{}, false, ErrNotLeader
+	}
+	s.count++
+	e := s.latest[reference]
+	// A value below the one before must not be lost (F6), and one that is not
+	// known here may be such.
+	urgent := e == nil || offset < e.offset
+	if e == nil {
+		e = &latestStore{reference: strings.Clone(reference)}
+		if s.latest == nil {
+			s.latest = make(map[string]*latestStore)
+		}
+		s.latest[e.reference] = e
+	}
+	e.offset = offset
+	first := len(s.changed) == 0
+	if !e.changed {
+		e.changed = true
+		s.changed = append(s.changed, e)
+	}
+	switch {
+	case urgent:
+		return s.taken, true, nil
+	case first:
+		return s.taken.Add(storesEvery), true, nil
+	}
+	return time.Time{}, false, nil
+}
+
+// lookup returns the newest value of a reference stored in this reign.
+func (s *stores) lookup(reference string) (chunk.Offset, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.latest[reference]; e != nil {
+		return e.offset, true
+	}
+	return 0, false
+}
+
+// storedOffset is one value that a turn takes over.
+type storedOffset struct {
+	reference string
+	offset    chunk.Offset
+}
+
+// take appends what has changed since the last call. It forgets the values of
+// references that did not change if more than most are known: the turn still
+// knows them.
+func (s *stores) take(dst []storedOffset, now time.Time, most int) []storedOffset {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.changed) == 0 {
+		return dst
+	}
+	for i, e := range s.changed {
+		dst = append(dst, storedOffset{e.reference, e.offset})
+		e.changed = false
+		s.changed[i] = nil
+	}
+	s.changed = s.changed[:0]
+	s.taken = now
+	if len(s.latest) > most {
+		clear(s.latest)
+	}
+	return dst
+}
+
+// forget drops the values that a turn has taken over, since some may have left
+// the log's tracking.
+func (s *stores) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.changed) == 0 {
+		clear(s.latest)
+		return
+	}
+	for reference, e := range s.latest { // each is judged alone
+		if !e.changed {
+			delete(s.latest, reference)
+		}
+	}
+}
+
+// lead opens or ends the taking of stores.
+func (s *stores) lead(leading bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leading, s.latest, s.changed = leading, nil, nil
+}

@@ -1,0 +1,113 @@
+package replication
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+func TestStores_wakeTurnsNoOftenerThanNeeded(t *testing.T) {
+	var s stores
+	now := time.Unix(1000, 0)
+	put := func(reference string, offset uint64) string {
+		t.Helper()
+		due, ask, err := s.put(reference, chunkOffset(offset))
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case !ask:
+			return "no"
+		case due.After(now):
+			return "later"
+		}
+		return "now"
+	}
+	if _, _, err := s.put("a", 1); !errors.Is(err, ErrNotLeader) {
+		t.Fatalf("on a follower: %v", err)
+	}
+	s.lead(true)
+	steps := []struct {
+		reference string
+		offset    uint64
+		after     time.Duration
+		take      bool // a turn comes before the store
+		want      string
+	}{
+		{"a", 5, 0, false, "now"}, // unknown: it may go back
+		{"a", 6, 0, false, "no"},  // a turn comes anyway
+		{"a", 7, 0, true, "later"},
+		{"a", 8, time.Millisecond, false, "no"},
+		{"a", 3, 0, false, "now"}, // back
+		{"a", 9, storesEvery + 1, true, "now"},
+		{"b", 1, 0, true, "now"},
+	}
+	for i, c := range steps {
+		if c.take {
+			s.take(nil, now, 100)
+		}
+		now = now.Add(c.after)
+		if c.take && c.after > 0 {
+			// the turn was before the pause
+			s.taken = now.Add(-c.after)
+		}
+		if got := put(c.reference, c.offset); got != c.want {
+			t.Fatalf("step %d: turn %s, want %s", i, got, c.want)
+		}
+	}
+	if offset, ok := s.lookup("a"); !ok || offset != 9 {
+		t.Fatalf("a is %d, %v", offset, ok)
+	}
+}
+
+func TestStores_collapseToTheLastValue(t *testing.T) {
+	var s stores
+	s.lead(true)
+	now := time.Unix(1000, 0)
+	for i := range 100 {
+		if _, _, err := s.put([]string{"a", "b"}[i%2], chunkOffset(uint64(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := s.take(nil, now, 100)
+	if len(got) != 2 || got[0] != (storedOffset{"a", 98}) || got[1] != (storedOffset{"b", 99}) {
+		t.Fatalf("took %v", got)
+	}
+	if got := s.take(nil, now, 100); len(got) != 0 {
+		t.Fatalf("took %v again", got)
+	}
+	if _, _, err := s.put("b", 100); err != nil {
+		t.Fatal(err)
+	}
+	s.forget()
+	if _, ok := s.lookup("a"); ok {
+		t.Fatal("a value that was taken over is kept")
+	}
+	if _, ok := s.lookup("b"); !ok {
+		t.Fatal("a value that was not taken over is lost")
+	}
+}
+
+func TestStores_keepNoStringOfTheCaller(t *testing.T) {
+	var s stores
+	s.lead(true)
+	frame := []byte("abc")
+	if _, _, err := s.put(unsafeString(frame), 1); err != nil {
+		t.Fatal(err)
+	}
+	frame[0] = 'x'
+	if _, ok := s.lookup("abc"); !ok {
+		t.Fatal("the reference changed with the caller's buffer")
+	}
+}
+
+func TestStores_allocateNothingForKnownReferences(t *testing.T) {
+	var s stores
+	s.lead(true)
+	offset := uint64(0)
+	if allocs := testing.AllocsPerRun(1000, func() {
+		offset++
+		_, _, _ = s.put("a", chunkOffset(offset))
+	}); allocs != 0 {
+		t.Fatalf("%v allocations a store", allocs)
+	}
+}
