@@ -73,7 +73,7 @@ func DecodeCheckpoint(caps Caps, b []byte) (*State, error) {
 	if r.failed || version != checkpointVersion || flags > 3 {
 		return nil, malformed("checkpoint of version %d, flags %02x", version, flags)
 	}
-	s.known, s.shorts.valid, s.shorts.segment = flags&1 != 0, flags&2 != 0, 1
+	s.known, s.shorts.valid = flags&1 != 0, flags&2 != 0
 	s.last = chunk.Tail{LSN: chunk.LSN(r.uvarint())}
 	s.last.Epoch = chunk.Epoch(r.uvarint())
 	publishers, references, shorts := r.uvarint(), r.uvarint(), r.uvarint()

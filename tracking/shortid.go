@@ -18,7 +18,8 @@ type shortIDs struct {
 	refs []string // by id
 	// valid is false after a gap inside of a segment: definitions may be missing.
 	valid bool
-	// segment tells the ids of one segment from those of another; 0 is none.
+	// segment tells the ids of one segment from those of another; it is never 0,
+	// which is a publisher's that has no short id.
 	segment uint32
 }
 
@@ -41,7 +42,7 @@ func (t shortIDs) at(h *chunk.Header, gap bool) shortIDs {
 
 // of returns a publisher's short id, if it has one in this segment.
 func (t *shortIDs) of(e *entry[publisher]) (uint64, bool) {
-	if e == nil || !t.valid || e.value.short.segment != t.segment || t.segment == 0 {
+	if e == nil || !t.valid || e.value.short.segment != t.segment {
 		return 0, false
 	}
 	return uint64(e.value.short.id), true

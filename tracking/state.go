@@ -92,6 +92,8 @@ func New(caps Caps, first chunk.LSN) *State {
 		offsets: newTable[stored](), publishers: newTable[publisher](),
 	}
 	s.shorts.valid = s.known
+	// LSN 1 opens the first segment, whatever its flags.
+	s.shorts = shortIDs{valid: s.known, segment: 1}
 	if first > 0 {
 		s.last.LSN = first - 1
 	}
