@@ -243,6 +243,21 @@ func TestState_shortIDs(t *testing.T) {
 	}
 }
 
+// TestState_shortIDsOfASegmentWithoutSnapshot: a head snapshot whose end never
+// came opens its segment all the same, and with it new short ids (E1).
+func TestState_shortIDsOfASegmentWithoutSnapshot(t *testing.T) {
+	const long = "0123456789-0123456789"
+	l := newTestLog(t, Caps{})
+	l.user(nil, SequenceUpdate{Ref: long, Sequence: 1})
+	l.write(chunk.Snapshot, partFlags(0, 2), []byte{0, 0, 0, 2})
+	l.barrier(2)
+	l.user(nil, SequenceUpdate{Ref: long, Sequence: 2})
+	it := ItemsIn(l.records[len(l.records)-1].payload)
+	if !it.Next() || !it.Item().Defines || it.Item().Short != 0 {
+		t.Fatalf("%+v", it.Item())
+	}
+}
+
 // TestState_shortIDBehindAGap: what a definition in dropped chunks meant can't
 // be guessed.
 func TestState_shortIDBehindAGap(t *testing.T) {
@@ -328,6 +343,8 @@ func TestState_orderAndFailureLeaveItAlone(t *testing.T) {
 		{"publisher behind an offset", snapshotHeader, []byte{0, 0, 0, 1, tagStored, 1, 'a', 1, 1, 0, 1, tagPublisher, 1, 'a', 2, 1}, ErrMalformed},
 		{"reference twice", snapshotHeader, []byte{0, 0, 0, 1, tagStored, 1, 'a', 1, 1, 0, 1, tagStored, 1, 'a', 1, 2, 0, 1}, ErrMalformed},
 		{"references out of order", snapshotHeader, []byte{0, 0, 0, 1, tagStored, 1, 'a', 1, 2, 0, 1, tagStored, 1, 'b', 1, 1, 0, 1}, ErrMalformed},
+		{"publishers of one chunk out of order", snapshotHeader, []byte{0, 0, 0, 1, tagPublisher, 1, 'b', 1, 1, tagPublisher, 1, 'a', 1, 1}, ErrMalformed},
+		{"references of one version out of order", snapshotHeader, []byte{0, 0, 0, 1, tagStored, 1, 'b', 1, 0, 0, 1, tagStored, 1, 'a', 1, 0, 0, 1}, ErrMalformed},
 		{"age before all time", snapshotHeader, []byte{0, 0, 0, 1, tagStored, 1, 'a', 1, 1, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1, 1}, ErrMalformed},
 	}
 	for _, tt := range tests {

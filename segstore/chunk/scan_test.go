@@ -83,8 +83,24 @@ func TestScan_inWindows(t *testing.T) {
 	}
 }
 
-func TestScanMagic_none(t *testing.T) {
-	if at := ScanMagic(make([]byte, 1000)); at != -1 {
-		t.Fatalf("found at %d", at)
+func TestScanMagic(t *testing.T) {
+	user := golden(t, "user")
+	hugeFilter := bytes.Clone(user)
+	hugeFilter[40] = 3
+	for _, tt := range []struct {
+		name   string
+		window []byte
+		want   int
+	}{
+		{"nothing", make([]byte, 1000), -1},
+		{"at once", user, 0},
+		{"version 0", append(bytes.Clone(magicBytes), 0), -1},
+		{"no version yet", magicBytes, 0},
+		{"lengths out of limits", hugeFilter, -1},
+		{"lengths cut away", hugeFilter[:40], 0},
+	} {
+		if at := ScanMagic(tt.window); at != tt.want {
+			t.Errorf("%s: found at %d, want %d", tt.name, at, tt.want)
+		}
 	}
 }
