@@ -48,11 +48,8 @@ func (c Config) withDefaults() Config {
 	if c.FrameMax == 0 {
 		c.FrameMax = wire.FrameMaxDefault
 	}
-	switch {
-	case c.Heartbeat == 0:
+	if c.Heartbeat == 0 {
 		c.Heartbeat = time.Minute
-	case c.Heartbeat < 0:
-		c.Heartbeat = 0
 	}
 	if c.Timeout == 0 {
 		c.Timeout = 10 * time.Second
@@ -147,7 +144,7 @@ func (r *Raw) tuneAndOpen(cfg Config, s *Server) error {
 		return err
 	}
 	tune := proposal.(*wire.Tune)
-	seconds := uint32((cfg.Heartbeat + time.Second - 1) / time.Second)
+	seconds := uint32((max(0, cfg.Heartbeat) + time.Second - 1) / time.Second)
 	tune.FrameMax = settle(tune.FrameMax, cfg.FrameMax)
 	if seconds == 0 || tune.Heartbeat == 0 {
 		tune.Heartbeat = seconds
