@@ -319,6 +319,7 @@ func TestConn_droppedByTheServer(t *testing.T) {
 // A broker that says nothing for two intervals is given up; one that sends
 // heartbeats is kept.
 func TestConn_heartbeats(t *testing.T) {
+	t.Parallel() // it takes two intervals, and the shortest is a second
 	s := newFakeServer(t)
 	s.tune.Heartbeat = 1
 	kept, silent := s.dial(nil), s.dial(nil)
@@ -400,7 +401,7 @@ func TestRaw_sendsAnythingAndReadsFrames(t *testing.T) {
 	if err := raw.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := raw.Next(); err != io.EOF {
+	if _, err := raw.Next(); !errors.Is(err, io.EOF) {
 		t.Errorf("after our end: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -63,7 +64,7 @@ func (r *Raw) Next() ([]byte, error) {
 		if n > 0 {
 			r.heard.Store(true)
 			r.frames.Received(n)
-		} else if err == io.EOF && r.frames.Buffered() > 0 {
+		} else if errors.Is(err, io.EOF) && r.frames.Buffered() > 0 {
 			return nil, io.ErrUnexpectedEOF
 		} else if err != nil {
 			return nil, err

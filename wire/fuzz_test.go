@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"errors"
 	"reflect"
 	"runtime"
 	"testing"
@@ -132,7 +133,7 @@ func FuzzSplitter(f *testing.F) {
 		a, b := NewSplitter(uint32(limit)), NewSplitter(uint32(limit))
 		whole, errWhole := feed(a, input, 0)
 		pieces, errPieces := feed(b, input, int(step))
-		if errWhole != errPieces || !reflect.DeepEqual(whole, pieces) {
+		if !errors.Is(errWhole, errPieces) || !reflect.DeepEqual(whole, pieces) {
 			t.Fatalf("at once: %d frames, %v; in pieces: %d frames, %v", len(whole), errWhole, len(pieces), errPieces)
 		}
 		if most := 4*len(input) + spaceFirst; len(a.buf) > most || len(b.buf) > most {
