@@ -297,8 +297,8 @@ func writes(s *State, tail chunk.Tail, e *entry[update]) bool {
 	return in == nil || in.before(&entry[stored]{ref: e.ref, major: e.major, minor: e.minor})
 }
 
-// EncodeUpdates appends updates as links and election reports carry them, the
-// newest first in importance: at most bytesMax bytes, leaving out the oldest.
+// EncodeUpdates appends updates as links and election reports carry them: at
+// most bytesMax bytes, for which those at the front, the oldest, are left out.
 //
 //	+-------+-----+-----------+-------+---------+--------+------+
 //	| 0 | 1 | len | reference | epoch | version | offset | time |  …
