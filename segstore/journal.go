@@ -1,0 +1,310 @@
+package segstore
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"sync"
+
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/segstore/manifest"
+	"github.com/millrace/millrace/segstore/vfs"
+)
+
+// Journal remembers, for all streams of a node, what a replica must not forget
+// and can't read from its chunks: promise, known commit, durable mark, whether
+// it is set aside. One file takes the records of all streams, and one sync
+// covers everything written before it, so fencing a thousand streams costs what
+// fencing one does.
+//
+// A failed write or sync is final: later changes fail with ErrPoisoned, and the
+// node must be started again.
+type Journal struct {
+	fs     vfs.FS
+	dir    string
+	syncer *vfs.Syncer
+	lost   error
+
+	// mu guards everything below.
+	mu     sync.Mutex
+	id     chunk.Incarnation
+	states map[chunk.Incarnation]StreamState
+	file   *journalFile
+	size   int64 // bytes of good records in the file
+	broken error
+	stats  JournalStats
+}
+
+// journalFile is one generation of the file. The one that a rewrite replaces is
+// closed when its last sync has been answered.
+type journalFile struct {
+	vfs.File
+	waiting int // syncs asked for and not answered; guarded by Journal.mu
+	retired bool
+}
+
+// JournalStats counts a journal's work since it was opened.
+type JournalStats struct {
+	Streams  int
+	Bytes    int64
+	Records  uint64
+	Rewrites uint64
+}
+
+// openJournal reads the node's journal. A journal that is missing although
+// there are streams, or damaged, is kept in quarantine and replaced by an empty
+// one; lost tells why, and every stream is then set aside.
+func openJournal(fsys vfs.FS, dir string, syncer *vfs.Syncer, quarantine func(name string) error, streams bool) (*Journal, error) {
+	j := &Journal{fs: fsys, dir: path.Join(dir, journalDir), syncer: syncer}
+	if err := fsys.MkdirAll(j.dir, 0o755); err != nil {
+		return nil, err
+	}
+	name := path.Join(j.dir, journalName)
+	b, err := vfs.ReadFile(fsys, name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if streams {
+			j.lost = fmt.Errorf("%w: %s is missing", errJournalDamaged, name)
+		}
+		return j, j.create()
+	case err != nil:
+		return nil, err
+	}
+	var good int
+	j.id, j.states, good, err = decodeJournal(b)
+	if errors.Is(err, errJournalDamaged) {
+		// A node that died while it made its first journal has no streams yet.
+		if streams {
+			j.lost = err
+			if err := quarantine(name); err != nil {
+				return nil, err
+			}
+		}
+		return j, j.create()
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := fsys.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	j.file, j.size = &journalFile{File: f}, int64(good)
+	if good < len(b) { // torn end of an append that nobody relied on
+		if err := errors.Join(f.Truncate(j.size), f.Datasync()); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+	}
+	// What was read may never have been synced, if the node died in between.
+	if err := f.Datasync(); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return j, nil
+}
+
+// create starts an empty journal under a new id.
+func (j *Journal) create() error {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	j.id = chunk.Incarnation(binary.BigEndian.Uint64(id[:]))
+	j.states = make(map[chunk.Incarnation]StreamState)
+	return j.rewrite()
+}
+
+// Lost tells why the journal that was expected could not be believed; nil
+// almost always.
+func (j *Journal) Lost() error { return j.lost }
+
+// State returns what is remembered of a stream. Changes whose done has not been
+// called yet are in it already.
+func (j *Journal) State(inc chunk.Incarnation) (StreamState, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s, ok := j.states[inc]
+	return s, ok
+}
+
+// Promise remembers that the replica takes nothing below the epoch any more
+// (A2). It never goes down.
+func (j *Journal) Promise(inc chunk.Incarnation, epoch chunk.Epoch, done func(error)) {
+	j.Change(inc, func(s *StreamState) { s.Promise = max(s.Promise, epoch) }, done)
+}
+
+// Progress remembers the durable mark and the known commit. Neither goes down.
+func (j *Journal) Progress(inc chunk.Incarnation, mark, commit chunk.LSN, done func(error)) {
+	j.Change(inc, func(s *StreamState) {
+		s.Mark = max(s.Mark, mark)
+		s.Commit = max(s.Commit, min(commit, s.Mark))
+	}, done)
+}
+
+// Lower takes the durable mark back to n, and the known commit with it: before
+// a cut (C3), and after a failed sync.
+func (j *Journal) Lower(inc chunk.Incarnation, n chunk.LSN, done func(error)) {
+	j.Change(inc, func(s *StreamState) { s.Mark, s.Commit = min(s.Mark, n), min(s.Commit, n) }, done)
+}
+
+// SetAside remembers that the replica counts for nothing, or, with NotAside,
+// that it counts again (D2).
+func (j *Journal) SetAside(inc chunk.Incarnation, why Aside, done func(error)) {
+	j.Change(inc, func(s *StreamState) { s.Aside = why }, done)
+}
+
+// Change applies a change to what is remembered of a stream, which begins as
+// zero, and calls done once that is durable: later on another goroutine, or at
+// once if nothing changes. done must be short; nil means that nobody waits.
+func (j *Journal) Change(inc chunk.Incarnation, change func(*StreamState), done func(error)) {
+	j.mu.Lock()
+	was, known := j.states[inc]
+	s := was
+	change(&s)
+	if known && s == was && j.broken == nil && j.file.waiting == 0 {
+		j.mu.Unlock()
+		answer(done, nil)
+		return
+	}
+	j.states[inc] = s
+	j.append(appendJournalState(nil, j.id, inc, &s), done)
+}
+
+// Remove forgets a stream.
+func (j *Journal) Remove(inc chunk.Incarnation, done func(error)) {
+	j.mu.Lock()
+	delete(j.states, inc)
+	j.append(appendJournalGone(nil, j.id, inc), done)
+}
+
+// append writes a record and asks for a sync. It is entered with mu held and
+// lets it go.
+func (j *Journal) append(record []byte, done func(error)) {
+	err := j.write(record)
+	f := j.file
+	if err == nil {
+		f.waiting++
+	}
+	j.mu.Unlock()
+	if err != nil {
+		answer(done, err)
+		return
+	}
+	j.syncer.Submit(f.File, func(err error) {
+		j.synced(f, err)
+		answer(done, err)
+	})
+}
+
+func answer(done func(error), err error) {
+	if done != nil {
+		done(err)
+	}
+}
+
+func (j *Journal) write(record []byte) error {
+	if j.broken != nil {
+		return j.broken
+	}
+	if manifest.WorthRewriting(j.size+int64(len(record)), j.live()) {
+		return j.breakOn(j.rewrite())
+	}
+	if _, err := j.file.WriteAt(record, j.size); err != nil {
+		// Half a record must not stay: the next one would look like damage.
+		return errors.Join(fmt.Errorf("append to the node journal: %w", err), j.breakOn(j.file.Truncate(j.size)))
+	}
+	j.size += int64(len(record))
+	j.stats.Records++
+	return nil
+}
+
+// breakOn makes a failure final.
+func (j *Journal) breakOn(err error) error {
+	if err != nil && j.broken == nil {
+		j.broken = fmt.Errorf("%w: node journal: %w", ErrPoisoned, err)
+	}
+	return j.broken
+}
+
+func (j *Journal) synced(f *journalFile, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	f.waiting--
+	_ = j.breakOn(err)
+	if f.retired && f.waiting == 0 {
+		j.closeFile(f)
+	}
+}
+
+func (j *Journal) closeFile(f *journalFile) {
+	j.syncer.Forget(f.File)
+	_ = f.Close() // everything that counts was synced
+}
+
+const journalStateFrame = 8 + journalState
+
+func (j *Journal) live() int64 {
+	return 8 + journalBegin + int64(len(j.states))*journalStateFrame
+}
+
+// rewrite replaces the file by one that holds the present states only. A crash
+// leaves the old or the new one.
+func (j *Journal) rewrite() error {
+	b := appendJournalBegin(nil, j.id)
+	incs := make([]chunk.Incarnation, 0, len(j.states))
+	for inc := range j.states {
+		incs = append(incs, inc)
+	}
+	slices.Sort(incs)
+	for _, inc := range incs {
+		s := j.states[inc]
+		b = appendJournalState(b, j.id, inc, &s)
+	}
+	name := path.Join(j.dir, journalName)
+	if err := vfs.WriteFileSynced(j.fs, name, b, 0o644); err != nil {
+		return err
+	}
+	f, err := j.fs.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	if old := j.file; old != nil {
+		old.retired = true
+		if old.waiting == 0 {
+			j.closeFile(old)
+		}
+	}
+	j.file, j.size = &journalFile{File: f}, int64(len(b))
+	j.stats.Rewrites++
+	return nil
+}
+
+// Stats returns the figures of now.
+func (j *Journal) Stats() JournalStats {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := j.stats
+	s.Streams, s.Bytes = len(j.states), j.size
+	return s
+}
+
+// close syncs what is left and closes the file.
+func (j *Journal) close() error {
+	err := await(func(done func(error)) { j.syncer.Submit(j.file.File, done) })
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.broken == nil {
+		j.broken = ErrClosed
+	}
+	j.closeFile(j.file)
+	return err
+}
+
+// await calls an operation that answers later, and waits for its answer.
+func await(start func(done func(error))) error {
+	answered := make(chan error, 1)
+	start(func(err error) { answered <- err })
+	return <-answered
+}

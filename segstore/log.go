@@ -1,0 +1,354 @@
+package segstore
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/segstore/manifest"
+	"github.com/millrace/millrace/segstore/plan"
+	"github.com/millrace/millrace/tracking"
+)
+
+// Log is one replica's log.
+//
+//	            durable          tail
+//	start          │               │
+//	  │ sealed │ sealed │ active   │
+//	  ├────────┼────────┼──────────┤
+//	                ▲ commit (told by the owner)
+//
+// One goroutine at a time calls the methods that change it; they are marked by
+// "mutator" in their comments. The others may be called at any time.
+type Log struct {
+	store *Store
+	dir   string
+	inc   chunk.Incarnation
+
+	// The mutator's own.
+	config   Config
+	records  manifestFile
+	state    manifest.State
+	active   *segment // nil when the log ends without an unsealed segment
+	tracking *tracking.State
+	unit     unitCount
+	digest   chunk.Digest
+	last     chunk.Timestamp // of the last chunk
+	lastAt   int64           // its position in the active segment
+	lastCRC  uint32          // of its head
+	buffers  [][]byte        // for one write, reused
+	removals []string        // files that could not be removed yet
+	check    checkpointing
+
+	// layout is what readers see of the files.
+	layout atomic.Pointer[layout]
+	cached cachedLog
+	// commit is what the owner knows to be committed.
+	commit atomic.Uint64
+	// cuts counts the times that files were cut or replaced: places that readers
+	// remember from before are void.
+	cuts atomic.Uint64
+
+	// mu guards the fields below, which syncs and readers touch too.
+	mu       sync.Mutex
+	summary  manifest.Summary // of the active segment; written by the mutator only
+	tail     chunk.Tail
+	next     chunk.Offset
+	durable  chunk.Tail
+	run      uint64 // counts recoveries and cuts: a sync asked for before says nothing after
+	poison   error  // a failed sync
+	damage   error  // what makes the end of the log unproven
+	isClosed bool
+}
+
+// unitCount is what has been written since the last size or age roll.
+type unitCount struct {
+	userBytes int64
+	first     chunk.Timestamp // of the first user chunk, if used
+	used      bool
+}
+
+// Incarnation returns the incarnation whose log this is.
+func (l *Log) Incarnation() chunk.Incarnation { return l.inc }
+
+// Tail returns the place of the last chunk.
+func (l *Log) Tail() chunk.Tail {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tail
+}
+
+// Durable returns the place of the last chunk that would survive a power loss.
+func (l *Log) Durable() chunk.Tail {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.durable
+}
+
+// Next returns the offset that the next record will take.
+func (l *Log) Next() chunk.Offset {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.next
+}
+
+// First returns the offset of the first record that is still there or, in an
+// empty log, of the one to come.
+func (l *Log) First() chunk.Offset { return l.layout.Load().start.Offset }
+
+// LogStart returns where the log starts.
+func (l *Log) LogStart() manifest.Start { return l.layout.Load().start }
+
+// Commit returns the highest LSN known to be committed.
+func (l *Log) Commit() chunk.LSN { return chunk.LSN(l.commit.Load()) }
+
+// SetCommit tells the log what is committed; lower values are ignored. Nothing
+// at or below it is ever cut.
+func (l *Log) SetCommit(lsn chunk.LSN) {
+	for {
+		was := l.commit.Load()
+		if uint64(lsn) <= was || l.commit.CompareAndSwap(was, uint64(lsn)) {
+			return
+		}
+	}
+}
+
+// Digest returns the running digest after the last chunk. Mutator.
+func (l *Log) Digest() chunk.Digest { return l.digest }
+
+// LastTimestamp returns the last chunk's timestamp, below which no later one's
+// may be. Mutator.
+func (l *Log) LastTimestamp() chunk.Timestamp { return l.last }
+
+// Tracking returns the fold of the log up to its tail. Appending and cutting
+// change it (I17); nobody else may. Mutator.
+func (l *Log) Tracking() *tracking.State { return l.tracking }
+
+// Epochs returns the epoch table (C1), ascending. Mutator.
+func (l *Log) Epochs() []manifest.EpochLine {
+	lines := append([]manifest.EpochLine(nil), l.state.Lines...)
+	for _, line := range l.summary.Lines {
+		// A segment that was opened again has its lines in both places.
+		if n := len(lines); n == 0 || line.Epoch > lines[n-1].Epoch {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// Config returns the settings in force. Mutator.
+func (l *Log) Config() Config { return l.config }
+
+// Configure changes the settings. Caps of tracking take effect when the log is
+// opened again. Mutator.
+func (l *Log) Configure(c Config) { l.config = c.orDefault() }
+
+// Err returns why the log takes no chunks: ErrClosed, ErrPoisoned, ErrDamaged,
+// or nil.
+func (l *Log) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err()
+}
+
+func (l *Log) err() error {
+	switch {
+	case l.isClosed:
+		return ErrClosed
+	case l.poison != nil:
+		return l.poison
+	}
+	return l.damage
+}
+
+// closed tells whether the log's files must not be touched any more.
+func (l *Log) closed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.isClosed
+}
+
+// ShouldRoll tells whether the next append should begin a new segment, and why
+// (design 3.3). The leader asks before it builds a chunk; a follower rolls when
+// it is sent a chunk flagged segment-start. Mutator.
+func (l *Log) ShouldRoll(now time.Time) plan.RollKind {
+	if l.active == nil {
+		return plan.RollNone
+	}
+	s := &l.summary
+	return plan.Roll(&plan.RollInput{
+		Holds:         s.UserChunks+s.DeltaChunks > 0,
+		UnitUserBytes: l.unit.userBytes, SegmentBytes: l.config.SegmentBytes,
+		UnitFirst: l.unit.first, UnitUsed: l.unit.used,
+		Now: chunk.Timestamp(now.UnixMilli()), MaxAge: l.config.MaxAge.Milliseconds(),
+		ControlBytes: s.ControlBytes(), UserBytes: s.UserBytes,
+		SnapshotBytes:   l.tracking.Stats().SnapshotBytesMax,
+		ControlBytesMin: l.config.ControlBytes, ControlPerMille: l.config.ControlPerMille,
+	})
+}
+
+// count takes a chunk into the unit's counters.
+func (u *unitCount) count(h *chunk.Header) {
+	if h.Has(chunk.FlagUnitStart) {
+		*u = unitCount{}
+	}
+	if h.Type == chunk.User {
+		if !u.used {
+			u.first, u.used = h.Timestamp, true
+		}
+		u.userBytes += h.UserBytes()
+	}
+}
+
+// countSegment takes a sealed segment into the unit's counters.
+func (u *unitCount) countSegment(s *manifest.Summary) {
+	if s.UnitStart {
+		*u = unitCount{}
+	}
+	if s.UserChunks > 0 {
+		if !u.used {
+			u.first, u.used = s.FirstTimestamp, true
+		}
+		u.userBytes += s.UserBytes
+	}
+}
+
+// publish shows readers the present files.
+func (l *Log) publish(segments []*segment) {
+	l.layout.Store(&layout{start: l.state.Start, segments: segments})
+}
+
+// SegmentInfo describes one segment of a log.
+type SegmentInfo struct {
+	manifest.Summary
+	Sealed bool
+	// Damage is set if the segment can't be read as a whole.
+	Damage *DamageError
+}
+
+// Segments describes all segments from the log start on.
+func (l *Log) Segments() []SegmentInfo {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	segments := l.layout.Load().segments
+	infos := make([]SegmentInfo, 0, len(segments))
+	for _, s := range segments {
+		info := SegmentInfo{Damage: s.damage.Load()}
+		if sealed := s.summary.Load(); sealed != nil {
+			info.Summary, info.Sealed = *sealed, true
+		} else {
+			info.Summary = l.summary
+		}
+		infos = append(infos, info)
+	}
+	return infos
+}
+
+// Stats describes a log in figures. Bytes are those of chunks on disk.
+type Stats struct {
+	Tail, Durable chunk.Tail
+	Commit        chunk.LSN
+	First, Next   chunk.Offset
+	Segments      int
+	UserChunks    uint64
+	UserBytes     int64
+	TrailerBytes  int64
+	FilterBytes   int64
+	DeltaBytes    int64
+	SnapshotBytes int64
+	DiskBytes     int64
+	// Err is what Log.Err tells.
+	Err error
+}
+
+// Stats returns the figures of now.
+func (l *Log) Stats() Stats {
+	infos := l.Segments()
+	l.mu.Lock()
+	st := Stats{Tail: l.tail, Durable: l.durable, Next: l.next, Err: l.err()}
+	l.mu.Unlock()
+	st.Commit, st.First, st.Segments = l.Commit(), l.First(), len(infos)
+	for i := range infos {
+		s := &infos[i]
+		st.UserChunks += s.UserChunks
+		st.UserBytes += s.UserBytes
+		st.TrailerBytes += s.TrailerBytes
+		st.FilterBytes += s.FilterBytes
+		st.DeltaBytes += s.DeltaBytes
+		st.SnapshotBytes += s.SnapshotBytes
+		st.DiskBytes += s.Size
+	}
+	return st
+}
+
+func (l *Log) wrap(step string, err error) error {
+	return fmt.Errorf("log %s: %s: %w", l.inc, step, err)
+}
+
+// file returns the path of a file of the log.
+func (l *Log) file(name string) string { return path.Join(l.dir, name) }
+
+// Close syncs the log, remembers its mark and commit, and writes a checkpoint.
+// A log whose sync has failed is cut back to its last successful one at the next
+// opening; Close notes that. Mutator.
+func (l *Log) Close() error {
+	if l.closed() {
+		return nil
+	}
+	err := l.syncNow()
+	l.mu.Lock()
+	poison, durable, damage := l.poison, l.durable, l.damage
+	l.mu.Unlock()
+	switch {
+	case poison != nil:
+		err = l.noteFailedSync(durable.LSN)
+	case damage != nil:
+		err = nil // told by Err; the files stay as they are
+	case err == nil:
+		if l.active != nil && l.summary.Size > l.check.at {
+			l.check.take(l)
+			if l.check.waiting != nil {
+				l.check.write(l)
+			}
+		}
+		err = await(l.saveProgress)
+	}
+	l.shut()
+	return err
+}
+
+// noteFailedSync makes sure that the next opening takes nothing above n for
+// durable, whatever the system's cache then shows (design 3.7).
+func (l *Log) noteFailedSync(n chunk.LSN) error {
+	lowered := await(func(done func(error)) { l.store.journal.Lower(l.inc, n, done) })
+	return errors.Join(lowered, l.records.append(&manifest.Record{Kind: manifest.KindCut, LSN: n}))
+}
+
+// shut ends the use of the log's files without a last sync.
+func (l *Log) shut() {
+	l.mu.Lock()
+	l.isClosed = true
+	l.run++
+	l.mu.Unlock()
+	if lay := l.layout.Load(); lay != nil {
+		for _, s := range lay.segments {
+			s.gone.Store(true)
+			l.store.handles.drop(s)
+		}
+	}
+	l.store.cache.cut(&l.cached, 0)
+	l.store.mu.Lock()
+	defer l.store.mu.Unlock()
+	delete(l.store.logs, l.inc)
+}
+
+// unproven returns the damage at the end of the log, if there is any.
+func (l *Log) unproven() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.damage
+}

@@ -1,0 +1,62 @@
+package plan
+
+import "github.com/millrace/millrace/segstore/chunk"
+
+// RollKind says why a log should begin a new segment.
+type RollKind uint8
+
+const (
+	// RollNone: go on in the active segment.
+	RollNone RollKind = iota
+	// RollSize: the unit holds as many user bytes as a segment should.
+	RollSize
+	// RollAge: the unit's first user chunk is old enough.
+	RollAge
+	// RollControl: tracking has piled up in the active segment and becomes
+	// compactable only by its sealing. It begins no unit.
+	RollControl
+)
+
+func (k RollKind) String() string { return [...]string{"none", "size", "age", "control"}[k] }
+
+// StartsUnit tells whether the new segment begins a unit of retention.
+func (k RollKind) StartsUnit() bool { return k == RollSize || k == RollAge }
+
+// RollInput is what the decision rests on (design 3.3, E4). Byte counts are of
+// chunks already written.
+type RollInput struct {
+	// Holds tells that the active segment has a chunk beside its head snapshot;
+	// without one it must not roll, or it would for ever.
+	Holds bool
+	// UnitUserBytes counts since the last size or age roll.
+	UnitUserBytes, SegmentBytes int64
+	// UnitFirst is the timestamp of the first user chunk since then, if UnitUsed.
+	UnitFirst chunk.Timestamp
+	UnitUsed  bool
+	Now       chunk.Timestamp
+	// MaxAge is the stream's age limit in milliseconds; 0 = none.
+	MaxAge int64
+	// ControlBytes are those of deltas and barriers in the active segment,
+	// UserBytes those of its user chunks.
+	ControlBytes, UserBytes int64
+	// SnapshotBytes is what a snapshot would take now.
+	SnapshotBytes   int64
+	ControlBytesMin int64
+	ControlPerMille int64
+}
+
+// Roll decides. Size goes before age, age before control.
+func Roll(in *RollInput) RollKind {
+	switch {
+	case !in.Holds:
+		return RollNone
+	case in.UnitUserBytes >= in.SegmentBytes:
+		return RollSize
+	case in.UnitUsed && in.MaxAge > 0 && int64(in.Now-in.UnitFirst) > in.MaxAge/4:
+		return RollAge
+	case in.ControlBytes > max(in.ControlBytesMin, in.SnapshotBytes) &&
+		in.ControlBytes > in.UserBytes/1000*in.ControlPerMille+in.UserBytes%1000*in.ControlPerMille/1000:
+		return RollControl
+	}
+	return RollNone
+}

@@ -1,0 +1,136 @@
+package segstore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/segstore/manifest"
+	"github.com/millrace/millrace/segstore/vfs"
+)
+
+// finishCut carries out a cut that MANIFEST says was begun (C3). The files that
+// begin above it are gone already. Where a bad chunk hides the place, the cut
+// stays open: the scan keeps only what is before the bad chunk.
+func (r *recovery) finishCut() error {
+	l := r.l
+	if !l.state.CutOpen {
+		return nil
+	}
+	n := l.state.Cut
+	r.mark = min(r.mark, n)
+	if err := await(func(done func(error)) { l.store.journal.Lower(l.inc, n, done) }); err != nil {
+		return err
+	}
+	end, _, _, _ := l.state.End()
+	if name, ok := r.newest(end); ok {
+		found, err := r.cutFile(name, n)
+		if err != nil || !found {
+			return err
+		}
+	}
+	if err := l.store.fs.SyncDir(l.dir); err != nil {
+		return err
+	}
+	done := manifest.Record{Kind: manifest.KindCutDone, LSN: n}
+	if err := l.records.append(&done); err != nil {
+		return err
+	}
+	r.CutDone = true
+	return l.state.Apply(&done)
+}
+
+// cutFile cuts a file behind the chunk n, which drops its footer too. found is
+// false if a bad chunk comes before.
+func (r *recovery) cutFile(name manifest.Name, n chunk.LSN) (found bool, err error) {
+	l := r.l
+	if err := r.dropCaches(name); err != nil {
+		return false, err
+	}
+	f, err := l.openFile(name, true)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	position, err := endOf(f, l.inc, n, r.files[name])
+	if err != nil {
+		if errors.Is(err, errRead) {
+			return false, err
+		}
+		return false, nil
+	}
+	if err := f.Truncate(position); err != nil {
+		return false, err
+	}
+	r.files[name] = position
+	return true, l.sync(f)
+}
+
+// dropCaches removes index and checkpoint of a file that changes.
+func (r *recovery) dropCaches(name manifest.Name) error {
+	files := []string{checkpointName}
+	if r.indexes[name] {
+		files = append(files, indexFile(name))
+		delete(r.indexes, name)
+	}
+	for _, file := range files {
+		exists, err := vfs.Exists(r.l.store.fs, r.path(file))
+		if err == nil && exists {
+			err = r.remove(file)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endOf returns the position behind the last chunk that is not above n, in the
+// file's first limit bytes. A footer or the end of the file ends the chunks; any
+// other bad chunk is an error.
+func endOf(f io.ReaderAt, inc chunk.Incarnation, n chunk.LSN, limit int64) (int64, error) {
+	if s, err := readFooter(f, inc, limit); err == nil {
+		limit = s.Size
+	}
+	w := newWalker(f, inc, 0, limit, false)
+	for {
+		h, _, _, at, err := w.next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return at, nil
+		case err != nil:
+			return at, fmt.Errorf("look for chunk %d: %w", n, err)
+		case h.LSN > n:
+			return at, nil
+		}
+	}
+}
+
+// reopen opens the log's last segment again, if it was sealed and nothing
+// follows it: the next chunk may belong to it. It is a cut to its own end.
+func (r *recovery) reopen() (bool, error) {
+	l := r.l
+	if len(l.state.Segments) == 0 {
+		return false, nil
+	}
+	last := l.state.Segments[len(l.state.Segments)-1]
+	if last.Generation > 0 || r.files[last.Name()] != last.FileSize() || r.mark > last.LastLSN {
+		// A compacted segment is never the last one unless something was lost,
+		// and a damaged one must keep its summary.
+		return false, nil
+	}
+	cut := manifest.Record{Kind: manifest.KindCut, LSN: last.LastLSN}
+	if err := l.records.append(&cut); err != nil {
+		return false, err
+	}
+	if err := l.state.Apply(&cut); err != nil {
+		return false, err
+	}
+	was := r.CutDone
+	if err := r.finishCut(); err != nil {
+		return false, err
+	}
+	r.CutDone, r.Reopened = was, true
+	return true, nil
+}

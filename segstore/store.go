@@ -1,0 +1,371 @@
+package segstore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"strings"
+	"sync"
+
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/segstore/vfs"
+)
+
+// Options say where a Store lives and what it may use.
+type Options struct {
+	// Dir is the data directory; it is made if it is missing.
+	Dir string
+	// FS is vfs.OS by default.
+	FS vfs.FS
+	// Syncer is what syncs segment files; a nil one is made, with SyncParallel
+	// syncs at once (4 by default), and closed with the store.
+	Syncer       *vfs.Syncer
+	SyncParallel int
+	// CacheBytes bounds the chunks in memory, 64 MiB by default; HandlesMax the
+	// open segment files, 1,024 by default.
+	CacheBytes int64
+	HandlesMax int
+}
+
+// Store is a node's data directory. Its methods may be called concurrently.
+type Store struct {
+	fs         vfs.FS
+	dir        string
+	syncer     *vfs.Syncer
+	ownsSyncer bool
+	lock       io.Closer
+	journal    *Journal
+	handles    handles
+	cache      cache
+
+	// mu guards the fields below.
+	mu     sync.Mutex
+	dirs   map[chunk.Incarnation]string // names below streams/
+	logs   map[chunk.Incarnation]*Log   // open ones
+	closed bool
+}
+
+// NewStore opens a data directory: it locks it against other processes, reads
+// the node journal, and finishes removals that a crash interrupted. What lies
+// there and has no name that this program writes goes to quarantine.
+//
+// Errors: vfs.ErrLocked, ErrVersion, what the disk says.
+func NewStore(o Options) (*Store, error) {
+	s := &Store{fs: o.FS, dir: o.Dir, syncer: o.Syncer, dirs: map[chunk.Incarnation]string{}, logs: map[chunk.Incarnation]*Log{}}
+	if s.fs == nil {
+		s.fs = vfs.OS{}
+	}
+	if s.syncer == nil {
+		parallel := o.SyncParallel
+		if parallel <= 0 {
+			parallel = 4
+		}
+		s.syncer, s.ownsSyncer = vfs.NewSyncer(parallel), true
+	}
+	s.cache.max = o.CacheBytes
+	if s.cache.max <= 0 {
+		s.cache.max = cacheBytesDefault
+	}
+	s.handles = handles{fs: s.fs, syncer: s.syncer, max: o.HandlesMax, open: map[*segment]*handle{}}
+	if s.handles.max <= 0 {
+		s.handles.max = handlesMaxDefault
+	}
+	if err := s.open(); err != nil {
+		return nil, fmt.Errorf("open data directory %s: %w", s.dir, err)
+	}
+	return s, nil
+}
+
+func (s *Store) open() error {
+	for _, dir := range []string{s.dir, path.Join(s.dir, streamsDir), path.Join(s.dir, quarantineDir), path.Join(s.dir, journalDir)} {
+		if err := s.fs.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	lock, err := s.fs.Lock(path.Join(s.dir, lockName))
+	if err != nil {
+		return err
+	}
+	s.lock = lock
+	if err := s.openLocked(); err != nil {
+		return errors.Join(err, s.lock.Close())
+	}
+	return nil
+}
+
+func (s *Store) openLocked() error {
+	// The directory's own name may be new too. Where its parent can't be opened,
+	// somebody else made it.
+	if err := s.fs.SyncDir(path.Dir(s.dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	if err := s.fs.SyncDir(s.dir); err != nil {
+		return err
+	}
+	if err := s.listStreams(); err != nil {
+		return err
+	}
+	var err error
+	s.journal, err = openJournal(s.fs, s.dir, s.syncer, s.quarantine, len(s.dirs) > 0)
+	if err != nil || s.journal.Lost() == nil {
+		return err
+	}
+	// What the streams promised is not known any more: none of them counts.
+	for inc := range s.dirs {
+		if err := await(func(done func(error)) { s.journal.SetAside(inc, AsideJournalLost, done) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) listStreams() error {
+	found, err := s.fs.List(path.Join(s.dir, streamsDir))
+	if err != nil {
+		return err
+	}
+	for _, e := range found {
+		name := path.Join(s.dir, streamsDir, e.Name)
+		base, removed := strings.CutSuffix(e.Name, removedSuffix)
+		_, inc, ours := ParseDirName(base)
+		_, twice := s.dirs[inc]
+		switch {
+		case ours && removed && e.IsDir():
+			if err := vfs.RemoveAll(s.fs, name); err != nil {
+				return err
+			}
+		case ours && !removed && e.IsDir() && !twice:
+			s.dirs[inc] = e.Name
+		default:
+			if err := s.quarantine(name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// quarantine moves something unknown or not to be believed out of the way. It
+// keeps it: an operator decides.
+func (s *Store) quarantine(name string) error {
+	flat := strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(name, s.dir), "/"), "/", "~")
+	for i := 0; ; i++ {
+		to := path.Join(s.dir, quarantineDir, fmt.Sprintf("%s.%d", flat, i))
+		exists, err := vfs.Exists(s.fs, to)
+		if err != nil {
+			return err
+		}
+		if exists {
+			continue
+		}
+		if err := s.fs.Rename(name, to); err != nil {
+			return fmt.Errorf("quarantine %s: %w", name, err)
+		}
+		return errors.Join(s.fs.SyncDir(path.Join(s.dir, quarantineDir)), s.fs.SyncDir(path.Dir(name)))
+	}
+}
+
+// Journal returns the node journal.
+func (s *Store) Journal() *Journal { return s.journal }
+
+// Dir returns the data directory.
+func (s *Store) Dir() string { return s.dir }
+
+// FreeSpace returns the bytes that may still be written to the disk.
+func (s *Store) FreeSpace() (uint64, error) { return s.fs.FreeSpace(s.dir) }
+
+// Stream is a stream that has files here.
+type Stream struct {
+	// Hash is Hash of the stream's name.
+	Hash        string
+	Incarnation chunk.Incarnation
+}
+
+// List returns the streams that have files here, in no order.
+func (s *Store) List() []Stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Stream
+	for _, dir := range s.dirs {
+		hash, inc, _ := ParseDirName(dir)
+		out = append(out, Stream{Hash: hash, Incarnation: inc})
+	}
+	return out
+}
+
+func (s *Store) streamDir(dir string) string { return path.Join(s.dir, streamsDir, dir) }
+
+// Create makes the files of a new stream and remembers it in the journal. name
+// is the stream's full name, virtual host included; only its hash is used.
+// Error: ErrExists.
+func (s *Store) Create(name string, inc chunk.Incarnation) error {
+	dir := dirName(name, inc)
+	s.mu.Lock()
+	_, exists := s.dirs[inc]
+	if !exists && !s.closed {
+		s.dirs[inc] = dir
+	}
+	closed := s.closed
+	s.mu.Unlock()
+	switch {
+	case closed:
+		return ErrClosed
+	case exists:
+		return fmt.Errorf("create %s: %w", dir, ErrExists)
+	}
+	if err := s.create(s.streamDir(dir), inc); err != nil {
+		s.forget(inc)
+		return fmt.Errorf("create %s: %w", dir, err)
+	}
+	return nil
+}
+
+func (s *Store) create(dir string, inc chunk.Incarnation) error {
+	if err := s.fs.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	records := manifestFile{fs: s.fs, dir: dir, inc: inc}
+	if err := records.rewrite(nil); err != nil {
+		return err
+	}
+	if err := s.fs.SyncDir(path.Join(s.dir, streamsDir)); err != nil {
+		return err
+	}
+	return await(func(done func(error)) { s.journal.Change(inc, func(*StreamState) {}, done) })
+}
+
+func (s *Store) forget(inc chunk.Incarnation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.dirs, inc)
+	delete(s.logs, inc)
+}
+
+// Open recovers a stream's log; only one can be open at a time. The Recovery
+// tells what was found; damage that sets the replica aside is told there and by
+// Log.Err, and is no error here.
+//
+// Errors: ErrMissing, ErrExists if the log is open, ErrVersion, what the disk
+// says.
+func (s *Store) Open(inc chunk.Incarnation, c Config) (*Log, Recovery, error) {
+	s.mu.Lock()
+	dir, found := s.dirs[inc]
+	open := s.logs[inc]
+	l := &Log{store: s, dir: s.streamDir(dir), inc: inc, config: c.orDefault()}
+	if found && open == nil && !s.closed {
+		s.logs[inc] = l
+	}
+	closed := s.closed
+	s.mu.Unlock()
+	switch {
+	case closed:
+		return nil, Recovery{}, ErrClosed
+	case !found:
+		return nil, Recovery{}, fmt.Errorf("open %s: %w", inc, ErrMissing)
+	case open != nil:
+		return nil, Recovery{}, fmt.Errorf("open %s: its log is open: %w", inc, ErrExists)
+	}
+	r, err := l.recover()
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.logs, inc)
+		return nil, r, fmt.Errorf("open %s: %w", dir, err)
+	}
+	return l, r, nil
+}
+
+// Remove removes a stream with all its files. It may be repeated until it
+// succeeds; a crash inside of it is finished at the next start. A log that is
+// open is closed without a last sync. No error if the stream is not here.
+func (s *Store) Remove(inc chunk.Incarnation) error {
+	s.mu.Lock()
+	dir, found := s.dirs[inc]
+	l := s.logs[inc]
+	s.mu.Unlock()
+	if l != nil {
+		l.shut()
+	}
+	if !found {
+		return nil
+	}
+	from, to := s.streamDir(dir), s.streamDir(dir+removedSuffix)
+	if err := s.fs.Rename(from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	if err := s.fs.SyncDir(path.Join(s.dir, streamsDir)); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	if err := await(func(done func(error)) { s.journal.Remove(inc, done) }); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	if err := vfs.RemoveAll(s.fs, to); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	s.forget(inc)
+	return nil
+}
+
+// Quarantine moves a stream's files out of the way and forgets it: what to do
+// with a stream that the catalog does not know. Nothing is deleted.
+func (s *Store) Quarantine(inc chunk.Incarnation) error {
+	s.mu.Lock()
+	dir, found := s.dirs[inc]
+	l := s.logs[inc]
+	s.mu.Unlock()
+	if l != nil {
+		l.shut()
+	}
+	if !found {
+		return nil
+	}
+	if err := s.quarantine(s.streamDir(dir)); err != nil {
+		return err
+	}
+	s.forget(inc)
+	return await(func(done func(error)) { s.journal.Remove(inc, done) })
+}
+
+// StoreStats counts what a store holds and does.
+type StoreStats struct {
+	Streams, OpenLogs, OpenFiles int
+	Cache                        CacheStats
+	Journal                      JournalStats
+	Syncs                        vfs.SyncStats
+}
+
+// Stats returns the figures of now.
+func (s *Store) Stats() StoreStats {
+	s.mu.Lock()
+	st := StoreStats{Streams: len(s.dirs), OpenLogs: len(s.logs)}
+	s.mu.Unlock()
+	st.OpenFiles = s.handles.count()
+	st.Cache, st.Journal, st.Syncs = s.cache.snapshot(), s.journal.Stats(), s.syncer.Stats()
+	return st
+}
+
+// Close closes the logs that are still open, the journal and the directory.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	var open []*Log
+	for _, l := range s.logs {
+		open = append(open, l)
+	}
+	s.mu.Unlock()
+	var errs []error
+	for _, l := range open {
+		errs = append(errs, l.Close())
+	}
+	errs = append(errs, s.journal.close())
+	if s.ownsSyncer {
+		errs = append(errs, s.syncer.Close())
+	}
+	return errors.Join(append(errs, s.lock.Close())...)
+}

@@ -1,0 +1,197 @@
+package segstore
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/segstore/manifest"
+	"github.com/millrace/millrace/segstore/plan"
+)
+
+// Truncate cuts the log behind the chunk n, which may be the one before the log
+// start (C3). Tracking is folded back exactly (I18). The cut is noted before a
+// byte is touched, so a crash inside of it is finished at the next start; the
+// files are then read again as they are at a start. Mutator.
+//
+// Errors: ErrBelowCommit if n is below the known commit (B6), then nothing is
+// changed; what the disk says, then the log takes no chunk until it is opened
+// again.
+func (l *Log) Truncate(n chunk.LSN) (Recovery, error) {
+	if err := l.mayRewrite(); err != nil {
+		return Recovery{}, err
+	}
+	if n >= l.Tail().LSN {
+		return Recovery{Tail: l.Durable()}, nil
+	}
+	if n < l.Commit() || n+1 < l.state.Start.LSN {
+		return Recovery{}, l.wrap(fmt.Sprintf("cut to %d", n),
+			fmt.Errorf("%w: known commit %d, log start %d", ErrBelowCommit, l.Commit(), l.state.Start.LSN))
+	}
+	if err := l.records.append(&manifest.Record{Kind: manifest.KindCut, LSN: n}); err != nil {
+		return Recovery{}, l.condemn(l.wrap("note the cut", err), err)
+	}
+	return l.reload(fmt.Sprintf("cut to %d", n))
+}
+
+// Reset drops the whole log and begins anew at a start above the tail, which a
+// leader has proven (C4). Tracking is unknown until a complete snapshot has
+// passed. Mutator.
+//
+// Errors: ErrBelowCommit if the known commit is not below the start, or the
+// start is not above the tail.
+func (l *Log) Reset(start manifest.Start) (Recovery, error) {
+	if err := l.mayRewrite(); err != nil {
+		return Recovery{}, err
+	}
+	if l.Commit() >= start.LSN || l.Tail().LSN >= start.LSN {
+		return Recovery{}, l.wrap(fmt.Sprintf("reset to %d", start.LSN),
+			fmt.Errorf("%w: known commit %d, tail %s", ErrBelowCommit, l.Commit(), l.Tail()))
+	}
+	if err := l.records.append(&manifest.Record{Kind: manifest.KindStart, Start: start}); err != nil {
+		return Recovery{}, l.condemn(l.wrap("note the reset", err), err)
+	}
+	return l.reload(fmt.Sprintf("reset to %d", start.LSN))
+}
+
+// mayRewrite lets a damaged log through: cutting and resetting is how one comes
+// back.
+func (l *Log) mayRewrite() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.isClosed {
+		return ErrClosed
+	}
+	return l.poison
+}
+
+func (l *Log) reload(step string) (Recovery, error) {
+	r, err := l.recover()
+	if err != nil {
+		return r, l.condemn(l.wrap(step, err), err)
+	}
+	return r, nil
+}
+
+// SetLogStart gives up everything before a segment (E3): a leader by its policy,
+// a follower because its leader says so. Readers that are there are moved to the
+// new start. A start at or below the present one changes nothing. Mutator.
+//
+// Errors: ErrNotSegmentStart, ErrNoSnapshot, what the disk says.
+func (l *Log) SetLogStart(lsn chunk.LSN) error {
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if lsn <= l.state.Start.LSN {
+		return nil
+	}
+	in := l.retainInput()
+	for i := range in.Segments {
+		if in.Segments[i].FirstLSN != lsn {
+			continue
+		}
+		if !plan.MayStart(&in, i) {
+			return l.wrap(fmt.Sprintf("log start %d", lsn), fmt.Errorf("%w: commit %d, durable %d", ErrNoSnapshot, in.Commit, in.Durable))
+		}
+		return l.giveUp(in.Segments, i)
+	}
+	return l.wrap(fmt.Sprintf("log start %d", lsn), ErrNotSegmentStart)
+}
+
+// Retention applies a policy (design 3.6) as far as E3 allows, and tells whether
+// the log start moved. Files that could not be removed before are tried again.
+// Mutator.
+func (l *Log) Retention(policy plan.Policy, now chunk.Timestamp) (moved bool, err error) {
+	if err := l.Err(); err != nil {
+		return false, err
+	}
+	l.retryRemovals()
+	in := l.retainInput()
+	in.Policy, in.Now = policy, now
+	n := plan.Retain(&in)
+	if n == 0 {
+		return false, nil
+	}
+	return true, l.giveUp(in.Segments, n)
+}
+
+// PlanRetention tells, without changing anything, how many segments a policy
+// would take now and how many user bytes and records they hold. Mutator.
+func (l *Log) PlanRetention(policy plan.Policy, now chunk.Timestamp) (segments int, userBytes int64, records uint64) {
+	in := l.retainInput()
+	in.Policy, in.Now = policy, now
+	n := plan.Retain(&in)
+	for i := range n {
+		userBytes += in.Segments[i].UserBytes
+		records += in.Segments[i].Records
+	}
+	return n, userBytes, records
+}
+
+func (l *Log) retainInput() plan.RetainInput {
+	in := plan.RetainInput{Segments: l.state.Segments, Commit: l.Commit(), Durable: l.Durable().LSN}
+	if l.active != nil {
+		in.Segments = append(in.Segments[:len(in.Segments):len(in.Segments)], l.summary)
+		in.Active = true
+	}
+	return in
+}
+
+// giveUp moves the log start to a segment: record, then readers, then files,
+// oldest first. A crash in between leaves files that the next start removes.
+func (l *Log) giveUp(segments []manifest.Summary, to int) error {
+	s := &segments[to]
+	start := manifest.Start{LSN: s.FirstLSN, Offset: s.BaseOffset, Digest: s.DigestBefore, Line: l.lineBefore(s.FirstLSN)}
+	record := manifest.Record{Kind: manifest.KindStart, Start: start}
+	if err := l.records.append(&record); err != nil {
+		return l.condemn(l.wrap("move the log start", err), l.records.broken)
+	}
+	if err := l.state.Apply(&record); err != nil {
+		return l.condemn(err, err)
+	}
+	lay := l.layout.Load()
+	gone, kept := lay.segments[:to], lay.segments[to:]
+	l.publish(kept)
+	for _, g := range gone {
+		g.gone.Store(true)
+		l.store.handles.drop(g)
+		l.removals = append(l.removals, segmentFile(g.name), indexFile(g.name))
+	}
+	l.retryRemovals()
+	l.compactRecords()
+	return nil
+}
+
+// lineBefore returns the line of the epoch that holds the LSN before lsn.
+func (l *Log) lineBefore(lsn chunk.LSN) (line manifest.EpochLine) {
+	for _, e := range l.Epochs() {
+		if e.LSN < lsn {
+			line = e
+		}
+	}
+	return line
+}
+
+// retryRemovals removes files that the log has given up. What can't be removed
+// now is tried again at the next retention, and at the next start.
+func (l *Log) retryRemovals() {
+	left := l.removals[:0]
+	for _, file := range l.removals {
+		if err := l.store.fs.Remove(l.file(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			left = append(left, file)
+		}
+	}
+	l.removals = left
+}
+
+// compactRecords rewrites MANIFEST when most of it is history. A failure is
+// found by the next append.
+func (l *Log) compactRecords() {
+	records := l.state.Records()
+	if len(l.removals) == 0 && manifest.WorthRewriting(l.records.size, int64(len(manifest.Encode(l.inc, records)))) {
+		if l.records.rewrite(records) == nil {
+			l.state.Obsolete = nil
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package segstore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+// walkWindow is how much a walker reads at once when it reads data too.
+const walkWindow = 256 << 10
+
+// headWindow is how much a walker reads at once when it skips data: enough for
+// many small chunks, little to waste before a big one.
+const headWindow = 64 << 10
+
+// walker steps through the chunks of a file, reading few and big pieces. Each
+// head is checked by its CRC; data only if asked for. It does not check that
+// the chunks continue each other.
+type walker struct {
+	file io.ReaderAt
+	inc  chunk.Incarnation
+	// position is where the next chunk starts, limit where the chunks end.
+	position, limit int64
+	data            bool // read and check the data sections too
+
+	window   []byte // bytes of the file from windowAt on
+	windowAt int64
+	buffer   []byte
+}
+
+func newWalker(file io.ReaderAt, inc chunk.Incarnation, from, limit int64, data bool) *walker {
+	return &walker{file: file, inc: inc, position: from, limit: limit, data: data}
+}
+
+// next returns the next chunk and where it starts; head and data alias the
+// walker's buffer and live until the next call. data is nil unless asked for.
+//
+// Errors: io.EOF at the limit; those of chunk.Verify; a read error that wraps
+// errRead. After an error the walker stays where it was.
+func (w *walker) next() (h chunk.Header, head, data []byte, at int64, err error) {
+	at = w.position
+	if at >= w.limit {
+		return h, nil, nil, at, io.EOF
+	}
+	b, err := w.need(chunk.StorageHeaderLength)
+	if err != nil {
+		return h, nil, nil, at, err
+	}
+	headLength, dataLength, err := chunk.Peek(b)
+	if err != nil {
+		return h, nil, nil, at, err
+	}
+	length := headLength
+	if w.data {
+		length += dataLength
+	}
+	if b, err = w.need(length); err != nil {
+		return h, nil, nil, at, err
+	}
+	head = b[:min(headLength, len(b))]
+	if h, err = chunk.Decode(w.inc, head); err != nil {
+		return h, nil, nil, at, err
+	}
+	if w.limit-at < int64(h.Length()) {
+		return h, nil, nil, at, fmt.Errorf("%w: %d of %d bytes of chunk %d", chunk.ErrShort, w.limit-at, h.Length(), h.LSN)
+	}
+	if w.data {
+		data = b[headLength:length]
+		if err := h.VerifyData(data); err != nil {
+			return h, nil, nil, at, err
+		}
+	}
+	w.position += int64(h.Length())
+	return h, head, data, at, nil
+}
+
+// errRead reports that the disk refused to give bytes, which says nothing about
+// what they are.
+var errRead = errors.New("segstore: read failed")
+
+// need returns at least n bytes from the position on, or all up to the limit.
+func (w *walker) need(n int) ([]byte, error) {
+	n = int(min(int64(n), w.limit-w.position))
+	skip := w.position - w.windowAt
+	if skip >= 0 && skip+int64(n) <= int64(len(w.window)) {
+		return w.window[skip:], nil
+	}
+	want := headWindow
+	if w.data {
+		want = walkWindow
+	}
+	want = int(min(int64(max(n, want)), w.limit-w.position))
+	if cap(w.buffer) < want {
+		w.buffer = make([]byte, want)
+	}
+	got, err := w.file.ReadAt(w.buffer[:want], w.position)
+	if got < n {
+		if err == nil || errors.Is(err, io.EOF) {
+			err = chunk.ErrShort // the file ends below its limit
+			return nil, fmt.Errorf("%w: file ends at %d", err, w.position+int64(got))
+		}
+		return nil, fmt.Errorf("%w: %d bytes at %d: %w", errRead, n, w.position, err)
+	}
+	w.window, w.windowAt = w.buffer[:got], w.position
+	return w.window, nil
+}
+
+// scanBehind looks for whole heads of this incarnation behind a bad chunk, from
+// a position up to the file's end, and calls found for each. What it finds
+// proves how far the file had been written and synced.
+func scanBehind(file io.ReaderAt, inc chunk.Incarnation, from, limit int64, found func(h *chunk.Header, at int64)) error {
+	buffer := make([]byte, 1<<20)
+	for from < limit {
+		n := int(min(int64(len(buffer)), limit-from))
+		got, err := file.ReadAt(buffer[:n], from)
+		if got == 0 {
+			if err == nil || errors.Is(err, io.EOF) {
+				return nil
+			}
+			return fmt.Errorf("%w: %d bytes at %d: %w", errRead, n, from, err)
+		}
+		at, whole := 0, false
+		for {
+			var h chunk.Header
+			at, h, whole = chunk.Scan(inc, buffer[:got], at)
+			if !whole {
+				break
+			}
+			found(&h, from+int64(at))
+			at += chunk.StorageHeaderLength
+		}
+		if at == 0 && got == len(buffer) && len(buffer) < chunk.HeadLengthMax {
+			buffer = make([]byte, chunk.HeadLengthMax) // one head longer than the window
+			continue
+		}
+		from += int64(max(at, 1))
+	}
+	return nil
+}
