@@ -77,8 +77,6 @@ func (r *Replica) startCheck(a *Assignment) Reason {
 		return ReasonLeads
 	case r.busy:
 		return ReasonBusy
-	case a.Replicas.Version < r.config.Version:
-		return ReasonStaleConfig
 	case r.table.Last() >= a.Epoch: // it has led this epoch before
 		if r.rules.noResume {
 			return ReasonNoReport
@@ -90,6 +88,8 @@ func (r *Replica) startCheck(a *Assignment) Reason {
 		return ReasonNoReport
 	case a.Run != r.run:
 		return ReasonOtherRun
+	case a.Replicas.Version < r.config.Version:
+		return ReasonStaleConfig
 	case r.journal.Mark != chunk.Tail{}, r.journal.Aside && a.Replicas.Voters() != 1:
 		return ReasonAside
 	case r.tailOf(r.durable).Compare(r.reported.Tail) < 0:

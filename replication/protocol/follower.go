@@ -156,7 +156,7 @@ func (f *Follower) outside(in *Input, out []Output) []Output {
 	m := in.Message
 	switch {
 	case m.Kind == MsgChunk && !f.rules.session && m.Epoch >= f.journal.Promise:
-		f.first = false
+		f.phase, f.leader, f.epoch, f.session, f.first = followStreaming, in.Peer, m.Epoch, m.Session, false
 		return f.chunk(m, out)
 	case m.Kind == MsgCommit && !f.rules.commitSession && m.Epoch >= f.journal.Promise:
 		return f.committed(m, out)
@@ -220,12 +220,8 @@ func (f *Follower) skip(m *Message, out []Output) []Output {
 		}
 	}
 	f.backlog.release(f.tail)
-	out = append(out, Output{Kind: OutGap, LSN: end, Chunk: m.Chunk, Gap: m.Gap})
-	if f.rules.gapCommit {
-		f.tail = end
-		out = f.advance(end, out)
-	}
-	return out
+	f.ends = f.next // a gap holds no records
+	return append(out, Output{Kind: OutGap, LSN: end, Chunk: m.Chunk, Gap: m.Gap})
 }
 
 // committed takes the leader's commit and log start (B5).
@@ -243,7 +239,7 @@ func (f *Follower) committed(m *Message, out []Output) []Output {
 
 // ack tells the leader what is durable here, by epoch and session (B3).
 func (f *Follower) ack(out []Output) []Output {
-	if f.phase != followStreaming {
+	if f.phase != followStreaming || f.reach() == 0 {
 		return out
 	}
 	return f.post(Message{Kind: MsgAck, LSN: f.reach()}, out)

@@ -15,7 +15,10 @@ type Leader struct {
 	me      Member        // its own entry there
 	member  bool          // it is still one of the replicas
 	peers   []Progress
-	count   Commitment
+	// sessions counts the sessions of the reign with whomever, so that one
+	// that was removed and added again meets no number twice.
+	sessions SessionID
+	count    Commitment
 
 	ready   bool // the barrier is committed
 	settled bool // adopted is settled (D3)
@@ -158,7 +161,7 @@ func (l *Leader) tally() {
 	}
 	for i := range l.peers {
 		p := &l.peers[i]
-		if l.counts(p.Member, p.aside, p.registration) && (p.phase == phaseStreaming || !l.rules.ackEpoch || !l.rules.ackSession) {
+		if l.counts(p.Member, p.aside, p.registration) && (p.phase == phaseStreaming || !l.rules.ackEpoch || !l.rules.ackSession || !l.rules.session) {
 			l.count.Count(p.acked)
 		}
 	}

@@ -13,7 +13,8 @@ func (l *Leader) connected(now Tick, n NodeID, out []Output) []Output {
 // hello begins a new session; what the old one taught is void (B3).
 func (l *Leader) hello(p *Progress, now Tick, out []Output) []Output {
 	l.drop(p, phaseHello, now)
-	p.session++
+	l.sessions++
+	p.session = l.sessions
 	return l.post(p, Message{Kind: MsgHello, Stream: l.stream, Config: l.adopted.Version}, out)
 }
 
@@ -59,7 +60,7 @@ func (l *Leader) message(now Tick, in *Input, out []Output) []Output {
 	case MsgJoined:
 		return l.joined(p, m.LSN, now, out)
 	case MsgAck:
-		if p.phase == phaseStreaming {
+		if p.phase == phaseStreaming || !l.rules.session {
 			return l.acknowledged(p, m.LSN, now, out)
 		}
 	case MsgChecked:
@@ -89,7 +90,7 @@ func (l *Leader) joined(p *Progress, n chunk.LSN, now Tick, out []Output) []Outp
 	if l.asking {
 		out = l.post(p, Message{Kind: MsgCheck, ID: l.round}, out)
 	}
-	return out
+	return l.recount(now, out)
 }
 
 // acknowledged: all up to n is durable there.

@@ -13,8 +13,8 @@ type NodeID string
 // replica that restarted since its report from one that did not (A5).
 type RunID uint64
 
-// SessionID numbers the talks of one leader about one stream with one peer;
-// it grows by one each time, within the leader's epoch.
+// SessionID numbers the talks of one leader about one stream; it grows with
+// each within the leader's epoch, whoever the peer is.
 type SessionID uint64
 
 // ConfigVersion counts the changes of a stream's voters and their marks (D3).
