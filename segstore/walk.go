@@ -113,29 +113,33 @@ func (w *walker) need(n int) ([]byte, error) {
 func scanBehind(file io.ReaderAt, inc chunk.Incarnation, from, limit int64, found func(h *chunk.Header, at int64)) error {
 	buffer := make([]byte, 1<<20)
 	for from < limit {
-		n := int(min(int64(len(buffer)), limit-from))
-		got, err := file.ReadAt(buffer[:n], from)
+		want := int(min(int64(len(buffer)), limit-from))
+		got, err := file.ReadAt(buffer[:want], from)
 		if got == 0 {
 			if err == nil || errors.Is(err, io.EOF) {
 				return nil
 			}
-			return fmt.Errorf("%w: %d bytes at %d: %w", errRead, n, from, err)
+			return fmt.Errorf("%w: %d bytes at %d: %w", errRead, want, from, err)
 		}
-		at, whole := 0, false
+		// A file that ends below its limit has nothing more to say either.
+		final := from+int64(got) >= limit || got < want
+		window := buffer[:got]
 		for {
-			var h chunk.Header
-			at, h, whole = chunk.Scan(inc, buffer[:got], at)
+			at, h, whole := chunk.Scan(inc, window, final)
+			from += int64(at)
 			if !whole {
 				break
 			}
-			found(&h, from+int64(at))
-			at += chunk.StorageHeaderLength
+			found(&h, from)
+			window = window[at+1:]
+			from++
 		}
-		if at == 0 && got == len(buffer) && len(buffer) < chunk.HeadLengthMax {
-			buffer = make([]byte, chunk.HeadLengthMax) // one head longer than the window
-			continue
+		if final {
+			return nil
 		}
-		from += int64(max(at, 1))
+		if len(window) == got && len(buffer) < chunk.HeadLengthMax {
+			buffer = make([]byte, chunk.HeadLengthMax) // for a head that exceeds the window
+		}
 	}
 	return nil
 }
