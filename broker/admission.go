@@ -127,6 +127,14 @@ func (a *admission) evictLocked(load *addressLoad) func() {
 	return func() {}
 }
 
+// counts returns how many connections there are, and how many of them are not
+// open yet.
+func (a *admission) counts() (total, unopened int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.total, a.unopened.Len()
+}
+
 // opened takes a connection that got through Open out of the waiting ones.
 func (a *admission) opened(t *ticket) {
 	a.mu.Lock()

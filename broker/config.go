@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/millrace/millrace/wire"
 )
 
 // Config holds what an operator may choose about the stream port. The zero
@@ -74,6 +76,10 @@ type Config struct {
 	// have before further ones are refused unseen. Default 10.
 	FailedLogins int
 
+	// LoopbackUsers [stream.loopback_users] may log in from loopback only.
+	// Nil means guest; an empty list means that none is held to it.
+	LoopbackUsers []string
+
 	// Publishers and Subscriptions [stream.publishers_per_connection,
 	// stream.subscriptions_per_connection]. Default and most 256: their ids
 	// are a byte.
@@ -98,14 +104,6 @@ type Config struct {
 	// Credit [stream.credit] is the most chunks a subscription may be owed.
 	// Default and most 65,535.
 	Credit int
-	// SubBatchBytes [stream.sub_batch_bytes] is the largest uncompressed size
-	// that a sub-batch may claim. Default 64 MiB.
-	SubBatchBytes uint32
-
-	// PublisherDuplicate [publisher.duplicate] decides what happens when a
-	// reference is declared that a living publisher of the stream has already.
-	PublisherDuplicate DuplicatePolicy
-
 	// Log receives changes of life cycle, never a line a message. hclog's and
 	// slog's loggers both fit. Nil: nothing is logged.
 	Log Logger
@@ -119,44 +117,7 @@ type Logger interface {
 	Warn(message string, pairs ...any)
 }
 
-// DuplicatePolicy decides between two living publishers of one reference.
-type DuplicatePolicy uint8
-
 const (
-	// Takeover fences the older publisher: its late frames get PublishError 18.
-	Takeover DuplicatePolicy = iota
-	// Refuse answers the newcomer's declaration with precondition failed.
-	Refuse
-	// Share lets both go on, as the ancestor does; each then sees only its own
-	// half stored.
-	Share
-)
-
-// ParseDuplicatePolicy reads the text of publisher.duplicate.
-func ParseDuplicatePolicy(text string) (DuplicatePolicy, error) {
-	switch text {
-	case "", "takeover":
-		return Takeover, nil
-	case "refuse":
-		return Refuse, nil
-	case "share":
-		return Share, nil
-	}
-	return 0, fmt.Errorf("publisher.duplicate is %q: use takeover, refuse or share", text)
-}
-
-func (policy DuplicatePolicy) String() string {
-	switch policy {
-	case Refuse:
-		return "refuse"
-	case Share:
-		return "share"
-	}
-	return "takeover"
-}
-
-const (
-	frameMaxCeiling        = 16 << 20
 	initialFrameMaxCeiling = 64 << 10
 	idsMax                 = 256
 	creditMax              = 65535
@@ -168,8 +129,8 @@ func (config Config) withDefaults() Config {
 	fill(&config.ClusterName, "millrace")
 	fill(&config.NodeName, "millrace@localhost")
 	fill(&config.ReleaseVersion, "dev")
-	fill(&config.FrameMax, 1<<20)
-	fill(&config.InitialFrameMax, 8<<10)
+	fill(&config.FrameMax, wire.FrameMaxDefault)
+	fill(&config.InitialFrameMax, wire.FrameMaxBeforeOpen)
 	fill(&config.Heartbeat, 60*time.Second)
 	fill(&config.HandshakeTimeout, 10*time.Second)
 	fill(&config.FailedLoginDelay, 3*time.Second)
@@ -191,11 +152,18 @@ func (config Config) withDefaults() Config {
 	fill(&config.AnswerBytes, 1<<20)
 	fill(&config.DeliverBytes, 256<<10)
 	fill(&config.Credit, creditMax)
-	fill(&config.SubBatchBytes, 64<<20)
+	if config.LoopbackUsers == nil {
+		config.LoopbackUsers = []string{"guest"}
+	}
 	if config.Log == nil {
 		config.Log = silent{}
 	}
 	return config
+}
+
+// heartbeatSeconds is what Tune proposes.
+func (config *Config) heartbeatSeconds() uint32 {
+	return uint32(max(config.Heartbeat, 0) / time.Second)
 }
 
 func fill[T comparable](field *T, standard T) {
@@ -216,7 +184,7 @@ func (config Config) Validate() error {
 		}
 	}
 	within("stream.advertised_port", int64(config.AdvertisedPort), 0, 65535)
-	within("stream.frame_max", int64(config.FrameMax), 1024, frameMaxCeiling)
+	within("stream.frame_max", int64(config.FrameMax), 1024, wire.FrameMaxCeiling)
 	within("stream.initial_frame_max", int64(config.InitialFrameMax), 1024, initialFrameMaxCeiling)
 	within("stream.connections", int64(config.Connections), 1, 1<<20)
 	within("stream.connections_per_address", int64(config.ConnectionsPerAddress), 1, 1<<20)
@@ -231,7 +199,6 @@ func (config Config) Validate() error {
 	within("stream.answer_bytes", int64(config.AnswerBytes), 64<<10, 1<<30)
 	within("stream.deliver_bytes", int64(config.DeliverBytes), 4<<10, 1<<30)
 	within("stream.credit", int64(config.Credit), 1, creditMax)
-	within("stream.sub_batch_bytes", int64(config.SubBatchBytes), 1<<10, 1<<31)
 	for _, limit := range []struct {
 		name  string
 		value time.Duration

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -47,7 +48,9 @@ type frameReader struct {
 	idle, whole time.Duration
 	begun       time.Time // when the frame in the buffer began; zero: none has
 
-	received uint64 // bytes
+	received uint64         // bytes
+	tally    *atomic.Uint64 // counts them too, for all connections; may be nil
+	first    [4]byte        // the first of them, to tell what a stranger speaks
 }
 
 func newFrameReader(conn net.Conn) *frameReader {
@@ -93,6 +96,21 @@ func (r *frameReader) peek() []byte {
 	return r.buffer.bytes[r.start:r.end]
 }
 
+// skip forgets the frame that was too large, as its bytes come.
+func (r *frameReader) skip() error {
+	left := frameSizeBytes + int(binary.BigEndian.Uint32(r.buffer.bytes[r.start:]))
+	for {
+		held := min(r.end-r.start, left)
+		r.start += held
+		if left -= held; left == 0 {
+			return nil
+		}
+		if err := r.fill(); err != nil {
+			return err
+		}
+	}
+}
+
 // discard reads and forgets until the client ends, an error, or the moment.
 func (r *frameReader) discard(until time.Time) error {
 	r.until = until
@@ -120,7 +138,13 @@ func (r *frameReader) fill() error {
 	}
 	n, err := r.read()
 	if n > 0 {
+		if r.received < uint64(len(r.first)) {
+			copy(r.first[r.received:], r.buffer.bytes[r.end:r.end+n])
+		}
 		r.received += uint64(n)
+		if r.tally != nil {
+			r.tally.Add(uint64(n))
+		}
 		r.adapt(n)
 		r.end += n
 		return nil

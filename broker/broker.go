@@ -1,0 +1,302 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/wire"
+)
+
+// Broker serves the stream port of one node.
+type Broker struct {
+	config     Config
+	directory  Directory
+	replicas   Replicas
+	admission  *admission
+	logins     *loginGuard
+	properties wire.Properties
+	stats      counters
+	ties       tieIndex
+	changes    changeQueue
+	complaints complaints
+
+	// unconfirmed counts the bytes that all connections have published and
+	// that are not settled; room announces that it fell below its limit or that
+	// an alarm ended.
+	unconfirmed atomic.Int64
+	room        broadcast
+	alarms      alarms
+	// news announces that the catalog changed.
+	news broadcast
+
+	context context.Context // ends when the broker closes
+	cancel  context.CancelFunc
+	working sync.WaitGroup // sessions, and the follower of changes
+
+	mu        sync.Mutex // guards the fields below
+	listeners map[net.Listener]struct{}
+	sessions  map[*session]struct{}
+	port      int // of the first listener
+	closed    bool
+}
+
+// ErrClosed is what Serve returns after Close.
+var ErrClosed = errors.New("broker: closed")
+
+// New makes a broker that serves nobody yet. The error lists every problem of
+// the configuration.
+func New(config Config, directory Directory, replicas Replicas) (*Broker, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config = config.withDefaults()
+	b := &Broker{
+		config: config, directory: directory, replicas: replicas,
+		admission:  newAdmission(config),
+		logins:     newLoginGuard(config),
+		properties: serverProperties(config),
+		listeners:  map[net.Listener]struct{}{},
+		sessions:   map[*session]struct{}{},
+	}
+	b.context, b.cancel = context.WithCancel(context.Background())
+	b.ties.init()
+	b.changes.init()
+	unsubscribe := directory.Subscribe(b.changes.put)
+	b.working.Go(func() {
+		defer unsubscribe()
+		b.follow()
+	})
+	return b, nil
+}
+
+// Serve accepts connections until the listener fails or the broker is closed;
+// then it returns ErrClosed.
+func (b *Broker) Serve(listener net.Listener) error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		listener.Close()
+		return ErrClosed
+	}
+	b.listeners[listener] = struct{}{}
+	if tcp, ok := listener.Addr().(*net.TCPAddr); ok && b.port == 0 {
+		b.port = tcp.Port
+	}
+	b.mu.Unlock()
+	for {
+		conn, err := listener.Accept()
+		switch {
+		case err == nil:
+			b.accept(conn)
+		case b.context.Err() != nil:
+			return ErrClosed
+		case temporary(err):
+			// Out of descriptors, or a connection that went before it was taken:
+			// waiting lets others end.
+			select {
+			case <-time.After(acceptPause):
+			case <-b.context.Done():
+			}
+		default:
+			return err
+		}
+	}
+}
+
+const acceptPause = 20 * time.Millisecond
+
+func temporary(err error) bool {
+	var netErr interface{ Temporary() bool }
+	return errors.As(err, &netErr) && netErr.Temporary()
+}
+
+// accept lets a connection in, or closes it.
+func (b *Broker) accept(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		tcp.SetNoDelay(true)
+	}
+	var s *session
+	ready := make(chan struct{})
+	t, err := b.admission.admit(addrPort(conn.RemoteAddr()).Addr(), time.Now(), func() {
+		<-ready
+		s.kill()
+	})
+	if err != nil {
+		conn.Close()
+		b.stats.refused.Add(1)
+		b.complain(addrPort(conn.RemoteAddr()), err)
+		return
+	}
+	s = newSession(b, conn, t)
+	close(ready)
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		b.admission.ended(t)
+		conn.Close()
+		return
+	}
+	b.sessions[s] = struct{}{}
+	b.working.Add(1)
+	b.mu.Unlock()
+	go func() {
+		defer b.working.Done()
+		s.run()
+		b.admission.ended(t)
+		b.mu.Lock()
+		delete(b.sessions, s)
+		b.mu.Unlock()
+	}()
+}
+
+// opened hears that a session got through Open.
+func (b *Broker) opened(s *session) {
+	s.isOpen.Store(true)
+	b.admission.opened(s.ticket)
+	b.stats.opened.Add(1)
+}
+
+// Close stops serving: listeners and connections are closed, and Close waits
+// until every session has ended, or ctx has.
+func (b *Broker) Close(ctx context.Context) error {
+	b.cancel()
+	b.mu.Lock()
+	b.closed = true
+	for listener := range b.listeners {
+		listener.Close()
+	}
+	sessions := make([]*session, 0, len(b.sessions))
+	for s := range b.sessions {
+		sessions = append(sessions, s)
+	}
+	b.mu.Unlock()
+	b.changes.close()
+	for _, s := range sessions {
+		s.kill()
+	}
+	done := make(chan struct{})
+	go func() {
+		b.working.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// SetAlarm holds publishers up, or lets them go on, for a reason such as
+// "disk". Consumers are served all the time.
+func (b *Broker) SetAlarm(reason string, on bool) {
+	b.alarms.set(reason, on)
+	if !on {
+		b.room.announce()
+	}
+}
+
+// Authenticate proves a user by password, behind the same guard and limits as
+// the stream port's own logins.
+func (b *Broker) Authenticate(user, password string, remote netip.Addr) error {
+	return b.login(remote, credentials{user: user, password: []byte(password)})
+}
+
+// advertised is where clients find this node, the same in Open and Metadata.
+func (b *Broker) advertised() (host string, port int) {
+	if b.config.AdvertisedPort != 0 {
+		return b.config.AdvertisedHost, b.config.AdvertisedPort
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.config.AdvertisedHost, b.port
+}
+
+// endpoint is where clients find any node.
+func (b *Broker) endpoint(view *catalog.State, node string) (host string, port int, ok bool) {
+	if node == b.config.NodeName {
+		host, port = b.advertised()
+		return host, port, true
+	}
+	for member := range view.Nodes() {
+		if string(member.ID) != node {
+			continue
+		}
+		host, text, err := net.SplitHostPort(member.Endpoints.Stream)
+		if err != nil {
+			return "", 0, false
+		}
+		port, err := strconv.Atoi(text)
+		return host, port, err == nil
+	}
+	return "", 0, false
+}
+
+// local finds a stream and its replica on this node.
+func (b *Broker) local(vhost, name string) (*catalog.Stream, Replica, error) {
+	stream, ok := b.directory.View().Stream(vhost, name)
+	if !ok {
+		return nil, nil, errStreamMissing
+	}
+	replica, ok := b.replicas.Replica(stream.Incarnation)
+	if !ok {
+		return nil, nil, errUnavailable
+	}
+	return stream, replica, nil
+}
+
+// led finds a stream that this node leads.
+func (b *Broker) led(vhost, name string) (*catalog.Stream, Replica, error) {
+	stream, replica, err := b.local(vhost, name)
+	if err == nil && string(stream.Leader.Node) != b.config.NodeName {
+		err = errUnavailable
+	}
+	return stream, replica, err
+}
+
+// leads returns the epoch in which this node leads a stream.
+func (b *Broker) leads(vhost, name string) (chunk.Epoch, error) {
+	stream, _, err := b.led(vhost, name)
+	if err != nil {
+		return 0, err
+	}
+	return stream.Epoch, nil
+}
+
+// awaitLeaders waits until each of the streams that exist has a leader, at most
+// until a moment.
+func (b *Broker) awaitLeaders(vhost string, names []string, until time.Time, dying <-chan struct{}) {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	for {
+		news := b.news.next()
+		if b.allLed(vhost, names) {
+			return
+		}
+		select {
+		case <-news:
+		case <-timer.C:
+			return
+		case <-dying:
+			return
+		}
+	}
+}
+
+func (b *Broker) allLed(vhost string, names []string) bool {
+	view := b.directory.View()
+	for _, name := range names {
+		if stream, ok := view.Stream(vhost, name); ok && !stream.Led() {
+			return false
+		}
+	}
+	return true
+}

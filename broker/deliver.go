@@ -1,0 +1,130 @@
+package broker
+
+import (
+	"errors"
+
+	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/wire"
+)
+
+const (
+	// turnBytes is how much one subscription may take before the next has its
+	// turn; one chunk always fits.
+	turnBytes = 64 << 10
+	// skippedMax is how many chunks without a match a turn may pass over.
+	skippedMax = 256
+)
+
+// deliver is the way out for messages: it lets subscriptions add chunks to the
+// round, one after another, until the round is full or none has more.
+func (w *writer) deliver() error {
+	most := w.session.limits.DeliverBytes
+	for taken := 0; taken < most && len(w.vectors) < vectorsMax; {
+		sub, credit, seen := w.session.out.next()
+		if sub == nil {
+			return nil
+		}
+		n, err := w.serve(sub, credit, seen)
+		if err != nil {
+			return err
+		}
+		taken += n
+	}
+	return nil
+}
+
+// serve gives one subscription its turn. The error is of the socket: one of the
+// log takes the subscription away, and the client is told to look elsewhere.
+func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, err error) {
+	used, skipped, atEnd := 0, 0, false
+	var broken error
+	for used < credit && bytes < turnBytes && skipped < skippedMax && len(w.vectors) < vectorsMax {
+		commit, _ := sub.tie.replica.Committed()
+		view, ok, failure := sub.reader.Next(commit)
+		if failure != nil || !ok {
+			broken, atEnd = failure, true
+			break
+		}
+		if sub.filtered && !sub.matcher.Matches(view.Header.FilterAlgorithm, view.Filter()) {
+			view.Release()
+			skipped++
+			continue
+		}
+		used++
+		bytes += int(view.Header.DataLength)
+		if err = w.add(sub, view); err != nil {
+			break
+		}
+	}
+	if w.session.out.served(sub, used, seen, atEnd) {
+		sub.reader.Close()
+	} else if broken != nil {
+		w.session.lost(sub, broken)
+	}
+	return bytes, err
+}
+
+// add puts a Deliver frame into the round. The chunk's bytes are not touched.
+func (w *writer) add(sub *subscription, view segstore.View) error {
+	h := &view.Header
+	sub.consumed.Add(uint64(h.Records))
+	sub.last.Store(int64(h.BaseOffset) + int64(h.Entries) - 1)
+	w.session.broker.stats.delivered.Add(uint64(h.Records))
+	w.session.broker.stats.deliveredChunks.Add(1)
+	size := chunk.ClientHeaderLength + int(h.DataLength)
+	if w.session.deliverV2.Load() {
+		w.run = wire.AppendDeliverV2(w.run, sub.id, uint64(sub.tie.committedChunk(h)), size)
+	} else {
+		w.run = wire.AppendDeliverV1(w.run, sub.id, size)
+	}
+	if file, position, length, ok := view.Section(); ok {
+		defer view.Release()
+		if err := w.flush(); err != nil {
+			return err
+		}
+		return w.send(file, position, length)
+	}
+	header, data := view.Delivery()
+	w.run = append(w.run, header...)
+	if len(data) <= copiedBytesMax {
+		w.run = append(w.run, data...)
+		view.Release()
+		return nil
+	}
+	w.refer(data)
+	w.lent = append(w.lent, view)
+	return nil
+}
+
+// committedChunk returns the base offset of the last committed user chunk, as
+// far as this node knows. A reader at the tail has that chunk in hand; for
+// others it is looked up once an advance of the commit. Only the writer calls it.
+func (t *tie) committedChunk(delivered *chunk.Header) chunk.Offset {
+	_, next := t.replica.Committed()
+	switch {
+	case next <= delivered.Next():
+		return delivered.BaseOffset
+	case next != t.committedNext:
+		reader, err := t.replica.Attach(segstore.Spec{Kind: segstore.Last})
+		if err != nil {
+			return delivered.BaseOffset
+		}
+		t.committedBase, t.committedNext = reader.Offset(), next
+		reader.Close()
+	}
+	return t.committedBase
+}
+
+// lost takes away a subscription whose log can't be read here any more.
+func (s *session) lost(sub *subscription, cause error) {
+	if !errors.Is(cause, segstore.ErrClosed) && !errors.Is(cause, replication.ErrClosed) {
+		s.broker.config.Log.Warn("subscription lost its log", "connection", s.name,
+			"stream", sub.tie.stream.Name, "error", cause)
+	}
+	s.dropTie(sub.tie.stream.Incarnation, loss{
+		publisher:    func(*publisher) bool { return false },
+		subscription: func(other *subscription) bool { return other == sub },
+	})
+}

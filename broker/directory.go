@@ -1,0 +1,62 @@
+package broker
+
+import (
+	"context"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+// Directory is what sessions ask of the cluster's metadata: what streams there
+// are, where, and who may use them. It is joined in cmd.
+type Directory interface {
+	// View is the catalog as this node knows it now. It must not be changed.
+	View() *catalog.State
+	// Subscribe has changes told, in order, as soon as View shows them. The
+	// function must not block.
+	Subscribe(told func([]catalog.Change)) (cancel func())
+	// Authenticate proves a password. What is wrong nobody learns: an unknown
+	// user takes the same work as a wrong password. It bounds how many proofs
+	// run at once, and remembers what it has proven.
+	Authenticate(ctx context.Context, user string, password []byte) error
+	// CreateStream makes a stream that this node's client asked for. Its errors
+	// are the catalog's.
+	CreateStream(ctx context.Context, request CreateStream) error
+	// DeleteStream removes a stream everywhere.
+	DeleteStream(ctx context.Context, vhost, name string) error
+}
+
+// CreateStream is what a client wants created.
+type CreateStream struct {
+	VHost     string
+	Name      string
+	Arguments catalog.Arguments
+	Creator   string // user name
+}
+
+// Replicas finds the replicas that this node holds.
+type Replicas interface {
+	Replica(chunk.Incarnation) (Replica, bool)
+}
+
+// Replica is what sessions use of a stream's replica on this node.
+type Replica interface {
+	// Declare opens a publisher on the leading replica.
+	Declare(reference string) (*replication.Publisher, error)
+	// Publish hands a batch over; its Sink has it back, perhaps at once.
+	Publish(*replication.Batch)
+	// Sequence asks for the last publishing id of a reference (F3). It is
+	// answered once, from any goroutine.
+	Sequence(reference string, answer func(sequence uint64, known bool, err error))
+	// StoreOffset and QueryOffset keep how far a reference has read.
+	StoreOffset(reference string, offset chunk.Offset) error
+	QueryOffset(reference string) (offset chunk.Offset, known bool, err error)
+	// Committed is the last committed chunk and the offset behind its records.
+	Committed() (chunk.LSN, chunk.Offset)
+	// Watch calls wake, which must not block, when the commit has advanced.
+	Watch(wake func()) (cancel func())
+	// Attach opens a reader at a place.
+	Attach(segstore.Spec) (*segstore.Reader, error)
+}

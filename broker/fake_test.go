@@ -1,0 +1,443 @@
+package broker_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/segstore/vfs"
+)
+
+const nodeName = "n1"
+
+// fakeNode is a directory and replicas without a cluster: the catalog and the
+// logs are the real ones, what is committed a test can hold back.
+type fakeNode struct {
+	store *segstore.Store
+
+	mu         sync.Mutex
+	state      *catalog.State
+	listeners  map[int]func([]catalog.Change)
+	count      int
+	replicas   map[chunk.Incarnation]*fakeReplica
+	passwords  map[string]string
+	leaderless bool // new streams get no leader
+}
+
+func newFakeNode(t testing.TB, fs vfs.FS, dir string) *fakeNode {
+	store, err := segstore.NewStore(segstore.Options{FS: fs, Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	n := &fakeNode{
+		store:     store,
+		state:     catalog.New(),
+		listeners: map[int]func([]catalog.Change){},
+		replicas:  map[chunk.Incarnation]*fakeReplica{},
+		passwords: map[string]string{},
+	}
+	n.do(t, &catalog.PutNode{ID: nodeName, Disk: "d"})
+	n.do(t, &catalog.CreateVHost{Name: "/"})
+	n.addUser(t, "guest", "guest")
+	n.permit(t, "guest", "/", ".*", ".*", ".*")
+	return n
+}
+
+func (n *fakeNode) addUser(t testing.TB, user, password string) {
+	n.mu.Lock()
+	n.passwords[user] = password
+	n.mu.Unlock()
+	n.do(t, &catalog.PutUser{Name: user, Hash: "hash of " + password})
+}
+
+func (n *fakeNode) permit(t testing.TB, user, vhost, configure, write, read string) {
+	n.do(t, &catalog.SetPermission{VHost: vhost, User: user, Configure: configure, Write: write, Read: read})
+}
+
+func (n *fakeNode) do(t testing.TB, body catalog.Body) {
+	t.Helper()
+	if err := n.apply(body); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *fakeNode) apply(body catalog.Body) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.applyLocked(body)
+}
+
+func (n *fakeNode) applyLocked(body catalog.Body) error {
+	next, result, changes := n.state.Do(catalog.Command{At: 1, Body: body})
+	n.state = next
+	for _, told := range n.listeners {
+		told(changes)
+	}
+	return result.Err()
+}
+
+func (n *fakeNode) View() *catalog.State {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state
+}
+
+func (n *fakeNode) Subscribe(told func([]catalog.Change)) (cancel func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.count++
+	id := n.count
+	n.listeners[id] = told
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.listeners, id)
+	}
+}
+
+func (n *fakeNode) Authenticate(_ context.Context, user string, password []byte) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if want, ok := n.passwords[user]; !ok || want != string(password) {
+		return errors.New("wrong")
+	}
+	return nil
+}
+
+func (n *fakeNode) CreateStream(_ context.Context, request broker.CreateStream) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.count++
+	created := catalog.NewStream{
+		VHost: request.VHost, Name: request.Name, Arguments: request.Arguments,
+		Incarnation: chunk.Incarnation(n.count),
+	}
+	created.Replicas = append(created.Replicas, nodeName)
+	err := n.applyLocked(&catalog.CreateStreams{Creator: request.Creator, Streams: []catalog.NewStream{created}})
+	if err != nil {
+		return err
+	}
+	if err := n.store.Create(request.VHost+"/"+request.Name, created.Incarnation); err != nil {
+		return err
+	}
+	log, _, err := n.store.Open(created.Incarnation, segstore.Config{})
+	if err != nil {
+		return err
+	}
+	n.replicas[created.Incarnation] = newFakeReplica(log, created.Incarnation, request.Arguments.FilterSize())
+	if n.leaderless {
+		return nil
+	}
+	return n.electLocked(created.Incarnation)
+}
+
+func (n *fakeNode) electLocked(stream chunk.Incarnation) error {
+	s, _ := n.state.Incarnation(stream)
+	return n.applyLocked(&catalog.AssignLeaders{Leaders: []catalog.Assign{{
+		Stream: stream, Epoch: s.Epoch, Node: nodeName, Run: 1, ConfigVersion: s.ConfigVersion,
+	}}})
+}
+
+// elect gives a stream that has none its leader.
+func (n *fakeNode) elect(t testing.TB, name string) {
+	t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s, _ := n.state.Stream("/", name)
+	if err := n.electLocked(s.Incarnation); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// depose begins a new epoch, without a leader yet.
+func (n *fakeNode) depose(t testing.TB, name string) {
+	t.Helper()
+	s, _ := n.View().Stream("/", name)
+	n.do(t, &catalog.GrantEpochs{Streams: []catalog.Grant{{Stream: s.Incarnation, Epoch: s.Epoch + 1}}})
+}
+
+func (n *fakeNode) DeleteStream(_ context.Context, vhost, name string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s, ok := n.state.Stream(vhost, name)
+	if !ok {
+		return catalog.ErrStreamMissing
+	}
+	n.replicas[s.Incarnation].close()
+	delete(n.replicas, s.Incarnation)
+	if err := n.store.Remove(s.Incarnation); err != nil {
+		return err
+	}
+	return n.applyLocked(&catalog.DeleteStreams{Streams: []catalog.OldStream{{
+		VHost: vhost, Name: name, Incarnation: s.Incarnation,
+	}}})
+}
+
+func (n *fakeNode) Replica(stream chunk.Incarnation) (broker.Replica, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r, ok := n.replicas[stream]
+	return r, ok
+}
+
+// replica returns the log of a stream in the virtual host /.
+func (n *fakeNode) replica(t testing.TB, name string) *fakeReplica {
+	t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s, ok := n.state.Stream("/", name)
+	if !ok {
+		t.Fatalf("no stream %q", name)
+	}
+	return n.replicas[s.Incarnation]
+}
+
+// fakeReplica is a log in memory without a group around it: a chunk for each
+// batch, committed at once unless a test holds the commit.
+type fakeReplica struct {
+	log         *segstore.Log
+	incarnation chunk.Incarnation
+	filterSize  int
+
+	mu         sync.Mutex
+	appended   chunk.Header // the last chunk
+	digest     chunk.Digest
+	commits    chunk.LSN
+	next       chunk.Offset // behind the last committed record
+	held       bool
+	waiting    []*replication.Batch
+	names      map[*replication.Publisher]string
+	owners     map[string]*replication.Publisher
+	sequences  map[string]uint64
+	offsets    map[string]chunk.Offset
+	watchers   map[int]func()
+	count      int
+	closed     bool
+	refuseWith error // what Publish answers instead
+}
+
+func newFakeReplica(log *segstore.Log, incarnation chunk.Incarnation, filterSize int) *fakeReplica {
+	r := &fakeReplica{
+		log: log, incarnation: incarnation, filterSize: filterSize,
+		names:     map[*replication.Publisher]string{},
+		owners:    map[string]*replication.Publisher{},
+		sequences: map[string]uint64{},
+		offsets:   map[string]chunk.Offset{},
+		watchers:  map[int]func(){},
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	barrier := segstore.NewChunk(0)
+	meta := r.metaLocked()
+	meta.Flags = chunk.FlagSegmentStart | chunk.FlagUnitStart | chunk.FlagEpochStart
+	barrier.Head, barrier.Header = chunk.BuildControl(chunk.Delta, meta, barrier.Head)
+	r.appendLocked(barrier)
+	r.commits = 1
+	r.log.SetCommit(1)
+	return r
+}
+
+// metaLocked continues the log.
+func (r *fakeReplica) metaLocked() *chunk.Meta {
+	return &chunk.Meta{
+		Incarnation: r.incarnation, LSN: r.appended.LSN + 1, Epoch: 1, DigestBefore: r.digest,
+		BaseOffset: r.appended.Next(), Timestamp: chunk.Timestamp(1000 + r.appended.LSN),
+	}
+}
+
+func (r *fakeReplica) appendLocked(c *segstore.Chunk) {
+	if err := r.log.Append(c); err != nil {
+		panic(err)
+	}
+	r.appended = c.Header
+	r.digest = c.Header.DigestAfter()
+	c.Release()
+}
+
+func (r *fakeReplica) Declare(reference string) (*replication.Publisher, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, replication.ErrClosed
+	}
+	p := new(replication.Publisher)
+	r.names[p] = reference
+	if reference != "" {
+		r.owners[reference] = p
+	}
+	return p, nil
+}
+
+func (r *fakeReplica) Publish(b *replication.Batch) {
+	r.mu.Lock()
+	name := r.names[b.Publisher]
+	var failure error
+	switch {
+	case r.closed:
+		failure = replication.ErrClosed
+	case r.refuseWith != nil:
+		failure = r.refuseWith
+	case name != "" && r.owners[name] != b.Publisher:
+		failure = replication.ErrFenced
+	}
+	if failure != nil {
+		r.mu.Unlock()
+		b.Sink.Failed(b, failure)
+		return
+	}
+	r.storeLocked(b, name)
+	r.waiting = append(r.waiting, b)
+	held := r.held
+	r.mu.Unlock()
+	if !held {
+		r.commit()
+	}
+}
+
+func (r *fakeReplica) storeLocked(b *replication.Batch, name string) {
+	builder, filter := new(chunk.Builder), new(chunk.Filter)
+	var c *segstore.Chunk
+	begin := func() {
+		c = segstore.NewChunk(len(b.Data))
+		builder.Reset(c.Head, c.Data)
+		filter.Reset(r.filterSize)
+	}
+	finish := func() {
+		if builder.Entries() > 0 {
+			meta := r.metaLocked()
+			meta.Filter = filter.Bytes()
+			c.Head, c.Data, c.Header = builder.Finish(meta)
+			r.appendLocked(c)
+		}
+		begin()
+	}
+	begin()
+	from := uint32(0)
+	for i, id := range b.IDs {
+		entry := b.Data[from:b.Ends[i]]
+		from = b.Ends[i]
+		if name != "" {
+			if last, known := r.sequences[name]; known && id <= last {
+				continue
+			}
+			r.sequences[name] = id
+		}
+		records := uint32(1)
+		if b.Records != nil {
+			records = b.Records[i]
+		}
+		subBatch := entry[0]&0x80 != 0
+		if subBatch || !builder.Fits(len(entry), 1) {
+			finish()
+		}
+		builder.AppendRun(entry, 1, records)
+		var value []byte
+		if b.Filters != nil {
+			value = b.Filters[i]
+		}
+		filter.Add(value)
+		if subBatch {
+			finish()
+		}
+	}
+	finish()
+}
+
+// hold keeps what is published from being committed, until commit is called.
+func (r *fakeReplica) hold() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = true
+}
+
+// commit commits everything, and goes on doing so.
+func (r *fakeReplica) commit() {
+	r.mu.Lock()
+	r.held = false
+	r.commits, r.next = r.appended.LSN, r.appended.Next()
+	r.log.SetCommit(r.commits)
+	confirmed := r.waiting
+	r.waiting = nil
+	watchers := make([]func(), 0, len(r.watchers))
+	for _, wake := range r.watchers {
+		watchers = append(watchers, wake)
+	}
+	r.mu.Unlock()
+	for _, b := range confirmed {
+		b.Sink.Confirmed(b)
+	}
+	for _, wake := range watchers {
+		wake()
+	}
+}
+
+func (r *fakeReplica) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+}
+
+func (r *fakeReplica) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refuseWith = err
+}
+
+func (r *fakeReplica) Sequence(reference string, answer func(uint64, bool, error)) {
+	r.mu.Lock()
+	last, known := r.sequences[reference]
+	r.mu.Unlock()
+	go answer(last, known, nil)
+}
+
+func (r *fakeReplica) StoreOffset(reference string, offset chunk.Offset) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.offsets[reference] = offset
+	return nil
+}
+
+func (r *fakeReplica) QueryOffset(reference string) (chunk.Offset, bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	offset, known := r.offsets[reference]
+	return offset, known, nil
+}
+
+func (r *fakeReplica) Committed() (chunk.LSN, chunk.Offset) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.commits, r.next
+}
+
+func (r *fakeReplica) Watch(wake func()) (cancel func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count++
+	id := r.count
+	r.watchers[id] = wake
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.watchers, id)
+	}
+}
+
+// watched is how many connections wait for the commit to advance.
+func (r *fakeReplica) watched() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.watchers)
+}
+
+func (r *fakeReplica) Attach(spec segstore.Spec) (*segstore.Reader, error) {
+	commit, _ := r.Committed()
+	return r.log.Attach(spec, commit)
+}

@@ -1,0 +1,196 @@
+package broker
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/wire"
+)
+
+// referenceMax is the longest reference, of publishers and consumers alike.
+const referenceMax = 255
+
+// publisher is one declared publisher of a connection. A number that is used
+// again gets a new one, so that late confirms find the old and are dropped.
+type publisher struct {
+	session   *session
+	id        uint8
+	reference string
+	tie       *tie
+	handle    *replication.Publisher
+	epoch     chunk.Epoch // of the leader that it was declared with
+
+	// gone is set when the id no longer means this publisher; fenced when
+	// another session took its reference over.
+	gone, fenced atomic.Bool
+	// Entries, for operators.
+	published, confirmed, errored atomic.Uint64
+}
+
+func (s *session) declarePublisher(q *wire.DeclarePublisher) error {
+	if err := s.addPublisher(q); err != nil {
+		s.refuse(q, err)
+		return nil
+	}
+	s.respond(q.Key(), q.Correlation, wire.CodeOK)
+	return nil
+}
+
+// addPublisher checks in the order in which clients are used to the codes.
+func (s *session) addPublisher(q *wire.DeclarePublisher) error {
+	if s.broker.alarms.on() {
+		return errAlarm
+	}
+	s.mu.Lock()
+	count := len(s.publishers)
+	_, used := s.publishers[q.PublisherID]
+	s.mu.Unlock()
+	mayWrite := s.may(catalog.Write, q.Stream)
+	switch {
+	case count >= s.limits.Publishers:
+		return fmt.Errorf("%w: stream.publishers_per_connection is %d", errTooMany, s.limits.Publishers)
+	case len(q.Reference) > referenceMax && mayWrite:
+		return errReferenceTooLong
+	case !mayWrite:
+		return errAccess
+	case used:
+		return errPublisherInUse
+	case q.Reference != "" && s.declared(q.Stream, q.Reference):
+		return errReferenceInUse
+	}
+	epoch, err := s.broker.leads(s.vhost, q.Stream)
+	if err != nil {
+		return err
+	}
+	t, err := s.tieTo(q.Stream)
+	if err != nil {
+		return err
+	}
+	handle, err := t.replica.Declare(q.Reference)
+	if err != nil {
+		s.loosen(t)
+		return err
+	}
+	p := &publisher{session: s, id: q.PublisherID, reference: q.Reference, tie: t, handle: handle, epoch: epoch}
+	if !s.attach(t, func() { s.publishers[p.id] = p; t.publishers++ }) {
+		handle.Close()
+		return errStreamMissing
+	}
+	s.broker.stats.publishers.Add(1)
+	return nil
+}
+
+// declared says whether this connection has a publisher of the stream with the
+// reference already.
+func (s *session) declared(stream, reference string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.publishers {
+		if p.reference == reference && p.tie.stream.Name == stream {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *session) deletePublisher(q *wire.DeletePublisher) error {
+	s.mu.Lock()
+	p := s.publishers[q.PublisherID]
+	s.mu.Unlock()
+	if p == nil || !s.removePublisher(p) {
+		s.respond(q.Key(), q.Correlation, wire.CodePublisherDoesNotExist)
+		return nil
+	}
+	s.loosen(p.tie)
+	s.respond(q.Key(), q.Correlation, wire.CodeOK)
+	return nil
+}
+
+// removePublisher frees the publisher's id. It says false where somebody else
+// has done so.
+func (s *session) removePublisher(p *publisher) bool {
+	s.mu.Lock()
+	mine := s.publishers[p.id] == p
+	if mine {
+		delete(s.publishers, p.id)
+		p.tie.publishers--
+	}
+	s.mu.Unlock()
+	if mine {
+		p.close()
+	}
+	return mine
+}
+
+// close ends the publisher; its id is free already.
+func (p *publisher) close() {
+	p.gone.Store(true)
+	p.handle.Close()
+	p.session.broker.stats.publishers.Add(-1)
+}
+
+// fence frees the id of a publisher whose reference was taken over.
+func (s *session) fence(p *publisher) {
+	p.fenced.Store(true)
+	if s.removePublisher(p) {
+		s.loosen(p.tie)
+	}
+}
+
+// hears says whether errors of the publisher's batches mean something to the
+// client: also after it was fenced, until somebody else has its id.
+func (p *publisher) hears() bool {
+	if !p.gone.Load() {
+		return true
+	}
+	p.session.mu.Lock()
+	defer p.session.mu.Unlock()
+	return p.fenced.Load() && p.session.publishers[p.id] == nil
+}
+
+// queryPublisherSequence answers the last publishing id of a reference, 0 where
+// none is known. The replica asks its majority first, so the answer may take a
+// moment; the connection's other commands wait for it.
+func (s *session) queryPublisherSequence(q *wire.QueryPublisherSequence) error {
+	sequence, err := s.sequence(q.Stream, q.Reference)
+	if err != nil {
+		s.refuse(q, err)
+		return nil
+	}
+	s.answer(&wire.QueryPublisherSequenceResponse{Correlation: q.Correlation, Code: wire.CodeOK, Sequence: sequence})
+	return nil
+}
+
+func (s *session) sequence(stream, reference string) (uint64, error) {
+	if !s.may(catalog.Read, stream) {
+		return 0, errAccess
+	}
+	_, replica, err := s.broker.led(s.vhost, stream)
+	if err != nil {
+		return 0, err
+	}
+	type result struct {
+		sequence uint64
+		err      error
+	}
+	answer := make(chan result, 1)
+	replica.Sequence(reference, func(sequence uint64, known bool, err error) {
+		if !known {
+			sequence = 0
+		}
+		answer <- result{sequence, err}
+	})
+	ctx, cancel := s.request()
+	defer cancel()
+	select {
+	case got := <-answer:
+		return got.sequence, got.err
+	case <-ctx.Done():
+		return 0, errUnavailable
+	case <-s.dying:
+		return 0, errEnded
+	}
+}

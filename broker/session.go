@@ -1,0 +1,207 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/wire"
+)
+
+// session is one client's connection: a reader goroutine, which runs serve and
+// owns what is not marked otherwise, and a writer goroutine (writer.go). Others
+// reach it through out, dying and what mu guards.
+type session struct {
+	broker *Broker
+	limits *Config
+	conn   net.Conn
+	ticket *ticket
+	since  time.Time
+	// name tells operators which connection it is: peer -> local.
+	name  string
+	peer  netip.AddrPort
+	local netip.AddrPort
+
+	frames   *frameReader
+	state    state
+	frameMax uint32 // agreed by Tune, in force from Open on
+
+	out       outbox
+	deliverV2 atomic.Bool // the client understands Deliver 2
+	// unconfirmed counts the bytes that are published and not yet settled.
+	unconfirmed atomic.Int64
+	isOpen      atomic.Bool   // Open has succeeded
+	blocked     atomic.Bool   // reading has stopped for a limit or an alarm
+	room        chan struct{} // holds a token when a batch was settled meanwhile
+
+	// dying is closed when the socket is, by kill.
+	dying chan struct{}
+	once  sync.Once
+	// written is closed when the writer goroutine has ended.
+	written chan struct{}
+
+	// mu guards what the reader goroutine writes and others look at, or take
+	// away when a stream goes: held for look-ups only, never over I/O or a call
+	// out. out.mu may be taken inside of it, not the other way round.
+	mu               sync.Mutex
+	user             string
+	vhost            string
+	mechanism        string
+	properties       map[string]string
+	heartbeatSeconds uint32
+	publishers       map[uint8]*publisher
+	subscriptions    map[uint8]*subscription
+	ties             map[chunk.Incarnation]*tie
+}
+
+func newSession(b *Broker, conn net.Conn, t *ticket) *session {
+	s := &session{
+		broker: b, limits: &b.config, conn: conn, ticket: t, since: time.Now(),
+		peer: addrPort(conn.RemoteAddr()), local: addrPort(conn.LocalAddr()),
+		frames:        newFrameReader(conn),
+		room:          make(chan struct{}, 1),
+		dying:         make(chan struct{}),
+		written:       make(chan struct{}),
+		publishers:    map[uint8]*publisher{},
+		subscriptions: map[uint8]*subscription{},
+		ties:          map[chunk.Incarnation]*tie{},
+	}
+	s.name = s.peer.String() + " -> " + s.local.String()
+	s.frames.tally = &b.stats.receivedBytes
+	s.frames.limit = b.config.InitialFrameMax
+	s.frames.until = s.since.Add(b.config.HandshakeTimeout)
+	s.out.init()
+	return s
+}
+
+func addrPort(a net.Addr) netip.AddrPort {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		port := tcp.AddrPort()
+		return netip.AddrPortFrom(port.Addr().Unmap(), port.Port())
+	}
+	return netip.AddrPort{}
+}
+
+// run serves the connection until it ends, and leaves nothing behind.
+func (s *session) run() {
+	go s.write()
+	err := s.serve()
+	s.giveUp()
+	var kind ending
+	if errors.As(err, &kind) {
+		kind.end(s)
+	}
+	s.kill()
+	<-s.written
+	s.frames.release()
+	s.broker.note(s, err)
+}
+
+// kill closes the socket and ends both goroutines. It may be called from
+// anywhere, and more than once.
+func (s *session) kill() {
+	s.once.Do(func() {
+		close(s.dying)
+		s.conn.Close()
+		s.out.die()
+	})
+}
+
+// end closes without a word before Open. After it, the client is asked to
+// close: what it sends meanwhile is not looked at.
+func (v violation) end(s *session) {
+	if s.state != open {
+		return
+	}
+	s.broker.stats.count(v.code)
+	s.out.answer(&wire.Close{Correlation: 1, Code: v.code, Reason: v.code.String()})
+	s.awaitCloseResponse(time.Now().Add(s.limits.CloseTimeout))
+	s.part()
+}
+
+func (a answered) end(s *session) { s.part() }
+
+// end waits with the answer. The time is spent in reading, so that a client
+// that goes away frees its place at once.
+func (w withheld) end(s *session) {
+	if err := s.frames.discard(w.until); !timedOut(err) {
+		return
+	}
+	s.answer(w.answer)
+	s.part()
+}
+
+// awaitCloseResponse reads until the client agrees to close, goes away, or the
+// time is over.
+func (s *session) awaitCloseResponse(until time.Time) {
+	s.frames.until = until
+	for {
+		payload, err := s.frames.next()
+		if errors.Is(err, errFrameTooLarge) {
+			err = s.frames.skip()
+		}
+		if err != nil {
+			return
+		}
+		if len(payload) < wire.HeaderSize {
+			continue
+		}
+		if key, _ := wire.Header(payload); key == wire.KeyClose.Answer() {
+			return
+		}
+	}
+}
+
+// partingTime is how long a client may take to close its side after the last
+// answer. Without it, bytes still under way would reset the connection and
+// destroy that answer.
+const partingTime = 250 * time.Millisecond
+
+// part lets the writer finish, says that nothing follows, and waits a moment
+// for the client to have read it.
+func (s *session) part() {
+	s.out.finish()
+	select {
+	case <-s.written:
+	case <-s.dying:
+		return
+	}
+	if half, ok := s.conn.(interface{ CloseWrite() error }); ok {
+		if half.CloseWrite() == nil {
+			s.frames.discard(time.Now().Add(partingTime))
+		}
+	}
+}
+
+// answer queues a command for the client. A code that is no success is counted.
+func (s *session) answer(command wire.Command) { s.out.answer(command) }
+
+// respond queues the plain answer to a request.
+func (s *session) respond(to wire.Key, correlation uint32, code wire.ResponseCode) {
+	s.broker.stats.count(code)
+	s.out.answer(&wire.Response{To: to, Correlation: correlation, Code: code})
+}
+
+// refuse queues the answer that a request gets for an error.
+func (s *session) refuse(request wire.Command, err error) {
+	code := codeOf(err)
+	s.broker.stats.count(code)
+	if answer := wire.Refusal(request, code); answer != nil {
+		s.out.answer(answer)
+	}
+}
+
+// request bounds what one command may wait for.
+func (s *session) request() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(s.broker.context, s.limits.RequestTimeout)
+}
+
+func timedOut(err error) bool {
+	var netErr net.Error
+	return errors.As(err, &netErr) && netErr.Timeout()
+}

@@ -1,0 +1,242 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/wire"
+)
+
+// argumentsMax bounds the arguments of a create: clients know six.
+const argumentsMax = 256
+
+func (s *session) create(q *wire.Create) error {
+	if err := s.createStream(q.Stream, q.Arguments); err != nil {
+		s.refuse(q, err)
+		return nil
+	}
+	s.respond(q.Key(), q.Correlation, wire.CodeOK)
+	return nil
+}
+
+// createStream makes a stream and returns once its leader can be found, since
+// clients go on with Metadata at once.
+func (s *session) createStream(given string, properties wire.Properties) error {
+	name, err := catalog.StreamName(given)
+	if err != nil {
+		return err
+	}
+	if !s.may(catalog.Configure, name) {
+		return errAccess
+	}
+	if properties.Len() > argumentsMax {
+		return fmt.Errorf("%w: %d, at most %d", errArguments, properties.Len(), argumentsMax)
+	}
+	arguments, err := catalog.ParseArguments(properties.Map())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.request()
+	defer cancel()
+	if err := s.broker.directory.CreateStream(ctx, CreateStream{
+		VHost: s.vhost, Name: name, Arguments: arguments, Creator: s.user,
+	}); err != nil {
+		return err
+	}
+	s.broker.awaitLeaders(s.vhost, []string{name}, time.Now().Add(s.limits.MetadataWait), s.dying)
+	return nil
+}
+
+// delete removes a stream. The client has the answer before it is told, by
+// MetadataUpdate, of what it had on the stream.
+func (s *session) delete(q *wire.Delete) error {
+	release := s.out.hold()
+	defer release()
+	incarnation, err := s.deleteStream(q.Stream)
+	if err != nil {
+		s.refuse(q, err)
+		return nil
+	}
+	s.respond(q.Key(), q.Correlation, wire.CodeOK)
+	s.dropTie(incarnation, everything)
+	return nil
+}
+
+func (s *session) deleteStream(name string) (chunk.Incarnation, error) {
+	if !s.may(catalog.Configure, name) {
+		return 0, errAccess
+	}
+	stream, ok := s.broker.directory.View().Stream(s.vhost, name)
+	if !ok {
+		return 0, errStreamMissing
+	}
+	ctx, cancel := s.request()
+	defer cancel()
+	return stream.Incarnation, s.broker.directory.DeleteStream(ctx, s.vhost, name)
+}
+
+// metadata says where streams are. For one without a leader, as during an
+// election, the answer is held for a moment: clients take "no leader" badly.
+func (s *session) metadata(q *wire.Metadata) error {
+	seen := map[string]bool{}
+	var names []string
+	for name := range q.Streams.All() {
+		if !seen[name] {
+			seen[name] = true
+			names = append(names, name)
+		}
+	}
+	s.broker.awaitLeaders(s.vhost, names, time.Now().Add(s.limits.MetadataWait), s.dying)
+	view := s.broker.directory.View()
+	nodes := s.broker.newPlaces(view)
+	streams := make([]wire.StreamMetadata, 0, len(names))
+	for _, name := range names {
+		streams = append(streams, s.streamMetadata(view, nodes, name))
+	}
+	s.answer(&wire.MetadataResponse{
+		Correlation: q.Correlation,
+		Brokers:     wire.BrokersOf(nodes.brokers...),
+		Streams:     wire.StreamsMetadataOf(streams...),
+	})
+	return nil
+}
+
+func (s *session) streamMetadata(view *catalog.State, nodes *places, name string) wire.StreamMetadata {
+	m := wire.StreamMetadata{Stream: name, Code: wire.CodeOK, Leader: wire.NoLeader}
+	if !view.Allowed(s.vhost, s.user, catalog.Read, name) && !view.Allowed(s.vhost, s.user, catalog.Write, name) {
+		m.Code = wire.CodeAccessRefused
+		return m
+	}
+	stream, ok := view.Stream(s.vhost, name)
+	if !ok {
+		m.Code = wire.CodeStreamDoesNotExist
+		return m
+	}
+	for _, replica := range stream.Replicas {
+		reference, ok := nodes.reference(string(replica.Node))
+		switch {
+		case !ok:
+		case replica.Node == stream.Leader.Node:
+			m.Leader = reference
+		default:
+			m.Replicas = append(m.Replicas, reference)
+		}
+	}
+	return m
+}
+
+// places numbers the nodes that one Metadata answer mentions.
+type places struct {
+	broker  *Broker
+	view    *catalog.State
+	numbers map[string]uint16 // by endpoint
+	brokers []wire.Broker
+}
+
+func (b *Broker) newPlaces(view *catalog.State) *places {
+	return &places{broker: b, view: view, numbers: map[string]uint16{}}
+}
+
+// reference returns the number of a node that clients can connect to. Nodes
+// with one endpoint have one number.
+func (p *places) reference(node string) (uint16, bool) {
+	host, port, ok := p.broker.endpoint(p.view, node)
+	if !ok {
+		return 0, false
+	}
+	key := fmt.Sprintf("%s:%d", host, port)
+	if number, known := p.numbers[key]; known {
+		return number, true
+	}
+	number := uint16(len(p.brokers))
+	p.numbers[key] = number
+	p.brokers = append(p.brokers, wire.Broker{Reference: number, Host: host, Port: uint32(port)})
+	return number, true
+}
+
+// streamStats answers −1 for what an empty stream does not have.
+func (s *session) streamStats(q *wire.StreamStats) error {
+	replica, err := s.readable(q.Stream)
+	var e extent
+	if err == nil {
+		e, err = extentOf(replica)
+	}
+	if err != nil {
+		s.refuse(q, err)
+		return nil
+	}
+	s.answer(&wire.StreamStatsResponse{
+		Correlation: q.Correlation, Code: wire.CodeOK,
+		Stats: wire.StatsOf(
+			wire.Stat{Name: wire.StatFirstChunkID, Value: e.first},
+			wire.Stat{Name: wire.StatLastChunkID, Value: e.last},
+			wire.Stat{Name: wire.StatCommittedChunkID, Value: e.last},
+			wire.Stat{Name: wire.StatCommittedOffset, Value: e.next - 1},
+		),
+	})
+	return nil
+}
+
+// extent is which committed chunks a stream has, by their base offsets, and the
+// offset behind the last record. All but next are -1, and next is 0, where
+// there is none.
+type extent struct{ first, last, next int64 }
+
+// extentOf looks where readers of the first and of the last chunk would begin.
+// A chunk that is not committed yet is none.
+func extentOf(replica Replica) (extent, error) {
+	_, next := replica.Committed()
+	place := func(kind segstore.SpecKind) (int64, error) {
+		reader, err := replica.Attach(segstore.Spec{Kind: kind})
+		if err != nil {
+			return 0, err
+		}
+		defer reader.Close()
+		return int64(reader.Offset()), nil
+	}
+	first, err := place(segstore.First)
+	if err != nil {
+		return extent{}, err
+	}
+	last, err := place(segstore.Last)
+	if err != nil {
+		return extent{}, err
+	}
+	if first >= int64(next) {
+		return extent{-1, -1, 0}, nil
+	}
+	return extent{first, last, int64(next)}, nil
+}
+
+// readable returns a stream's replica here if the user may read it.
+func (s *session) readable(name string) (Replica, error) {
+	if !s.may(catalog.Read, name) {
+		return nil, errAccess
+	}
+	_, replica, err := s.broker.local(s.vhost, name)
+	return replica, err
+}
+
+// resolveOffsetSpec tells where a subscription would begin, by beginning one
+// and looking.
+func (s *session) resolveOffsetSpec(q *wire.ResolveOffsetSpec) error {
+	replica, err := s.readable(q.Stream)
+	if err != nil {
+		s.refuse(q, err)
+		return nil
+	}
+	reader, err := replica.Attach(placeOf(q.Offset))
+	if err != nil {
+		s.refuse(q, errors.Join(errNoOffset, err))
+		return nil
+	}
+	defer reader.Close()
+	s.answer(&wire.ResolveOffsetSpecResponse{
+		Correlation: q.Correlation, Code: wire.CodeOK, Offset: uint64(reader.Offset()),
+	})
+	return nil
+}

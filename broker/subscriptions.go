@@ -1,0 +1,309 @@
+package broker
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/wire"
+)
+
+// subscription is one consumer of a connection: a reader of the log and the
+// chunks that the client still wants.
+//
+//	         Credit, new data
+//	idle ─────────────────────→ queued ─→ running (the writer delivers)
+//	  ↑                            ↑          │
+//	  └──── no credit or no data ──┴── both ──┘
+type subscription struct {
+	session    *session
+	id         uint8
+	tie        *tie
+	properties map[string]string
+	matcher    chunk.Matcher
+	filtered   bool
+
+	// Guarded by session.out.mu.
+	phase  phase
+	credit int
+	closed bool
+
+	// The writer's own while the phase is running.
+	reader *segstore.Reader
+
+	// For operators.
+	creditsLeft atomic.Int64
+	consumed    atomic.Uint64 // records
+	last        atomic.Int64  // last offset sent, -1: none
+}
+
+type phase uint8
+
+const (
+	idle phase = iota
+	queued
+	running
+)
+
+// The properties of a subscription that mean something.
+const (
+	propertyName      = "name"
+	propertySAC       = "single-active-consumer"
+	propertyFilter    = "filter."
+	propertyUnmatched = "match-unfiltered"
+)
+
+func (s *session) subscribe(q *wire.Subscribe) error {
+	sub, err := s.addSubscription(q)
+	if err != nil {
+		s.refuse(q, err)
+		return nil
+	}
+	s.respond(q.Key(), q.Correlation, wire.CodeOK)
+	// Only now, so that the answer leaves before the first Deliver.
+	s.out.start(sub, min(int(q.Credit), s.limits.Credit))
+	return nil
+}
+
+// addSubscription checks in the order in which clients are used to the codes.
+func (s *session) addSubscription(q *wire.Subscribe) (*subscription, error) {
+	s.mu.Lock()
+	count := len(s.subscriptions)
+	_, used := s.subscriptions[q.SubscriptionID]
+	s.mu.Unlock()
+	name, named := q.Properties.Get(propertyName)
+	mayRead := s.may(catalog.Read, q.Stream)
+	switch {
+	case count >= s.limits.Subscriptions:
+		return nil, fmt.Errorf("%w: stream.subscriptions_per_connection is %d", errTooMany, s.limits.Subscriptions)
+	case len(name) > referenceMax && mayRead:
+		return nil, errReferenceTooLong
+	case !mayRead:
+		return nil, errAccess
+	}
+	t, err := s.tieTo(q.Stream)
+	if err != nil {
+		return nil, err
+	}
+	sac, _ := q.Properties.Get(propertySAC)
+	switch {
+	case used:
+		err = errSubscriptionInUse
+	case sac == "true" && !named:
+		err = errNameMissing
+	case sac == "true":
+		err = errGroups
+	}
+	if err != nil {
+		s.loosen(t)
+		return nil, err
+	}
+	return s.openSubscription(q, t)
+}
+
+func (s *session) openSubscription(q *wire.Subscribe, t *tie) (*subscription, error) {
+	reader, err := t.replica.Attach(placeOf(q.Offset))
+	if err != nil {
+		s.loosen(t)
+		return nil, err
+	}
+	sub := &subscription{session: s, id: q.SubscriptionID, tie: t, reader: reader, properties: q.Properties.Map()}
+	sub.matcher, sub.filtered = matcherOf(q.Properties)
+	sub.last.Store(-1)
+	if !s.attach(t, func() {
+		s.subscriptions[sub.id] = sub
+		t.subscriptions++
+		if t.unwatch == nil {
+			t.unwatch = t.replica.Watch(t.advanced)
+		}
+	}) {
+		reader.Close()
+		return nil, errStreamMissing
+	}
+	s.broker.stats.consumers.Add(1)
+	return sub, nil
+}
+
+// placeOf says where in the log a client's offset specification is.
+func placeOf(spec wire.OffsetSpec) segstore.Spec {
+	switch spec.Type {
+	case wire.OffsetFirst:
+		return segstore.Spec{Kind: segstore.First}
+	case wire.OffsetLast:
+		return segstore.Spec{Kind: segstore.Last}
+	case wire.OffsetAt:
+		return segstore.Spec{Kind: segstore.AtOffset, Offset: chunk.Offset(spec.Offset)}
+	case wire.OffsetTimestamp:
+		return segstore.Spec{Kind: segstore.AtTimestamp, Timestamp: chunk.Timestamp(spec.Timestamp)}
+	}
+	return segstore.Spec{Kind: segstore.Next}
+}
+
+// matcherOf reads a subscription's filter; without a value there is none.
+func matcherOf(properties wire.Properties) (matcher chunk.Matcher, filtered bool) {
+	var values [][]byte
+	unfiltered := false
+	for key, value := range properties.All() {
+		switch {
+		case strings.HasPrefix(key, propertyFilter):
+			values = append(values, []byte(value))
+		case key == propertyUnmatched:
+			unfiltered = value == "true"
+		}
+	}
+	if len(values) == 0 {
+		return chunk.Matcher{}, false
+	}
+	return chunk.NewMatcher(values, unfiltered), true
+}
+
+// credit allows more chunks. It is answered only where it can't count.
+func (s *session) credit(q *wire.Credit) error {
+	s.mu.Lock()
+	sub := s.subscriptions[q.SubscriptionID]
+	s.mu.Unlock()
+	if sub == nil {
+		s.broker.stats.count(wire.CodeSubscriptionIDDoesNotExist)
+		s.answer(&wire.CreditResponse{Code: wire.CodeSubscriptionIDDoesNotExist, SubscriptionID: q.SubscriptionID})
+		return nil
+	}
+	s.out.allow(sub, int(q.Credit), s.limits.Credit)
+	return nil
+}
+
+func (s *session) unsubscribe(q *wire.Unsubscribe) error {
+	s.mu.Lock()
+	sub := s.subscriptions[q.SubscriptionID]
+	if sub != nil {
+		delete(s.subscriptions, q.SubscriptionID)
+		sub.tie.subscriptions--
+	}
+	s.mu.Unlock()
+	if sub == nil {
+		s.respond(q.Key(), q.Correlation, wire.CodeSubscriptionIDDoesNotExist)
+		return nil
+	}
+	sub.close()
+	s.loosen(sub.tie)
+	s.respond(q.Key(), q.Correlation, wire.CodeOK)
+	return nil
+}
+
+// close ends deliveries; the subscription's id is free already. What the writer
+// holds of it the writer closes.
+func (sub *subscription) close() {
+	if sub.session.out.leave(sub) {
+		sub.reader.Close()
+	}
+	sub.session.broker.stats.consumers.Add(-1)
+}
+
+// consumerUpdated takes the answer to a ConsumerUpdate. None is ever asked while
+// groups are not served, and answers that nothing waits for are ignored.
+func (s *session) consumerUpdated(*wire.ConsumerUpdateResponse) error { return nil }
+
+// advanced hears that the stream has new committed records. It is called from a
+// replica's turn.
+func (t *tie) advanced() {
+	o := &t.session.out
+	woken := false
+	o.mu.Lock()
+	t.advances++
+	for _, sub := range t.readers {
+		woken = o.enqueueLocked(sub) || woken
+	}
+	o.mu.Unlock()
+	if woken {
+		signal(o.wake)
+	}
+}
+
+// start lets a subscription be delivered to.
+func (o *outbox) start(sub *subscription, credit int) {
+	o.mu.Lock()
+	if !sub.closed {
+		sub.credit = credit
+		sub.creditsLeft.Store(int64(credit))
+		sub.tie.readers = append(sub.tie.readers, sub)
+		o.enqueueLocked(sub)
+	}
+	o.mu.Unlock()
+	signal(o.wake)
+}
+
+// allow adds credit, up to the most that a subscription may have.
+func (o *outbox) allow(sub *subscription, credit, most int) {
+	o.mu.Lock()
+	sub.credit = min(sub.credit+credit, most)
+	sub.creditsLeft.Store(int64(sub.credit))
+	woken := o.enqueueLocked(sub)
+	o.mu.Unlock()
+	if woken {
+		signal(o.wake)
+	}
+}
+
+// leave takes a subscription out. It says whether its reader is now the
+// caller's to close; else the writer is using it and will.
+func (o *outbox) leave(sub *subscription) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	sub.closed = true
+	sub.tie.readers = without(sub.tie.readers, sub)
+	if sub.phase == queued {
+		o.ready = without(o.ready, sub)
+		sub.phase = idle
+	}
+	return sub.phase != running
+}
+
+func without(list []*subscription, sub *subscription) []*subscription {
+	for i, other := range list {
+		if other == sub {
+			return append(list[:i], list[i+1:]...)
+		}
+	}
+	return list
+}
+
+// enqueueLocked puts an idle subscription with credit behind those that wait.
+func (o *outbox) enqueueLocked(sub *subscription) bool {
+	if sub.phase != idle || sub.credit == 0 || sub.closed || o.dead {
+		return false
+	}
+	sub.phase = queued
+	o.ready = append(o.ready, sub)
+	return true
+}
+
+// next takes the subscription whose turn it is, with the credit it may use and
+// the advances it will have seen.
+func (o *outbox) next() (sub *subscription, credit int, seen uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.ready) == 0 || o.dead {
+		return nil, 0, 0
+	}
+	sub = o.ready[0]
+	copy(o.ready, o.ready[1:])
+	o.ready = o.ready[:len(o.ready)-1]
+	sub.phase = running
+	return sub, sub.credit, sub.tie.advances
+}
+
+// served ends a subscription's turn, in which it used some credit. It waits
+// again where it came to the end of what was committed when its turn began.
+func (o *outbox) served(sub *subscription, used int, seen uint64, atEnd bool) (closed bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	sub.credit -= used
+	sub.creditsLeft.Store(int64(sub.credit))
+	sub.phase = idle
+	if !atEnd || sub.tie.advances != seen {
+		o.enqueueLocked(sub)
+	}
+	return sub.closed
+}

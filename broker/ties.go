@@ -1,0 +1,233 @@
+package broker
+
+import (
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/wire"
+)
+
+// tie is what one connection has to do with one stream: its publishers, its
+// subscriptions, and that it asked for stored offsets. When the stream goes,
+// or another leader comes, the tie says who must be told, once.
+type tie struct {
+	session *session
+	stream  *catalog.Stream // as it was when the tie was made
+	replica Replica
+
+	// Guarded by session.mu.
+	publishers    int
+	subscriptions int
+	consulted     bool // offsets were stored or asked for
+	unwatch       func()
+
+	// The writer's own: the last committed chunk, and the offset behind it.
+	committedBase, committedNext chunk.Offset
+
+	// Guarded by session.out.mu.
+	advances uint64 // of the commit that were told
+	readers  []*subscription
+}
+
+// tieTo finds or makes the connection's tie to a stream that has a replica
+// here.
+func (s *session) tieTo(name string) (*tie, error) {
+	stream, replica, err := s.broker.local(s.vhost, name)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	t := s.ties[stream.Incarnation]
+	if t == nil {
+		t = &tie{session: s, stream: stream, replica: replica}
+		s.ties[stream.Incarnation] = t
+		s.broker.ties.add(t)
+	}
+	s.mu.Unlock()
+	// A deletion that was told before the tie was there is seen here.
+	if _, still := s.broker.directory.View().Incarnation(stream.Incarnation); !still {
+		s.dropTie(stream.Incarnation, everything)
+		return nil, errStreamMissing
+	}
+	return t, nil
+}
+
+// attach does something with a tie if it still stands.
+func (s *session) attach(t *tie, do func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ties[t.stream.Incarnation] != t {
+		return false
+	}
+	do()
+	return true
+}
+
+// loosen forgets a tie that nothing needs any more.
+func (s *session) loosen(t *tie) {
+	s.mu.Lock()
+	unused := t.publishers == 0 && t.subscriptions == 0 && !t.consulted &&
+		s.ties[t.stream.Incarnation] == t
+	if unused {
+		s.untieLocked(t)
+	}
+	s.mu.Unlock()
+}
+
+func (s *session) untieLocked(t *tie) {
+	delete(s.ties, t.stream.Incarnation)
+	s.broker.ties.remove(t)
+	if t.unwatch != nil {
+		t.unwatch()
+		t.unwatch = nil
+	}
+}
+
+// loss says which of a tie's parts are taken away.
+type loss struct {
+	publisher    func(*publisher) bool
+	subscription func(*subscription) bool
+	consulted    bool
+	stream       bool // the whole tie goes
+}
+
+var everything = loss{
+	publisher:    func(*publisher) bool { return true },
+	subscription: func(*subscription) bool { return true },
+	consulted:    true,
+	stream:       true,
+}
+
+// dropTie takes parts of the connection's tie to a stream away, frees their
+// ids, and tells the client by one MetadataUpdate if there were any.
+func (s *session) dropTie(incarnation chunk.Incarnation, lost loss) {
+	s.mu.Lock()
+	t := s.ties[incarnation]
+	if t == nil {
+		s.mu.Unlock()
+		return
+	}
+	var publishers []*publisher
+	for id, p := range s.publishers {
+		if p.tie == t && lost.publisher(p) {
+			delete(s.publishers, id)
+			t.publishers--
+			publishers = append(publishers, p)
+		}
+	}
+	var subscriptions []*subscription
+	for id, sub := range s.subscriptions {
+		if sub.tie == t && lost.subscription(sub) {
+			delete(s.subscriptions, id)
+			t.subscriptions--
+			subscriptions = append(subscriptions, sub)
+		}
+	}
+	told := len(publishers) > 0 || len(subscriptions) > 0 || t.consulted && lost.consulted
+	if lost.consulted {
+		t.consulted = false
+	}
+	if lost.stream || t.publishers == 0 && t.subscriptions == 0 && !t.consulted {
+		s.untieLocked(t)
+	}
+	s.mu.Unlock()
+	for _, p := range publishers {
+		p.close()
+	}
+	for _, sub := range subscriptions {
+		sub.close()
+	}
+	if told {
+		s.broker.stats.count(wire.CodeStreamNotAvailable)
+		s.out.notify(&wire.MetadataUpdate{Code: wire.CodeStreamNotAvailable, Stream: t.stream.Name})
+	}
+}
+
+// giveUp drops everything that the connection has. Nobody is told: it ends.
+func (s *session) giveUp() {
+	s.mu.Lock()
+	publishers, subscriptions := s.publishers, s.subscriptions
+	s.publishers, s.subscriptions = map[uint8]*publisher{}, map[uint8]*subscription{}
+	for _, t := range s.ties {
+		s.untieLocked(t)
+	}
+	s.mu.Unlock()
+	for _, p := range publishers {
+		p.close()
+	}
+	for _, sub := range subscriptions {
+		sub.close()
+	}
+}
+
+// streamChanged follows a stream's change in the catalog.
+func (s *session) streamChanged(before, after *catalog.Stream, node string) {
+	switch {
+	case after == nil:
+		s.dropTie(before.Incarnation, everything)
+	case !replicaOn(after, node):
+		s.dropTie(after.Incarnation, everything)
+	default:
+		// Publishers are bound to the epoch they were declared in. Subscriptions
+		// go on: the local replica lives through an election.
+		older := func(p *publisher) bool { return p.epoch < after.Epoch }
+		s.dropTie(after.Incarnation, loss{
+			publisher:    older,
+			subscription: func(*subscription) bool { return false },
+			consulted:    before != nil && before.Epoch < after.Epoch,
+		})
+	}
+}
+
+// recheck drops what the connection's user may no longer do, and the
+// connection itself where it may not be here at all.
+func (s *session) recheck() {
+	s.mu.Lock()
+	user, vhost := s.user, s.vhost
+	ties := make([]*tie, 0, len(s.ties))
+	for _, t := range s.ties {
+		ties = append(ties, t)
+	}
+	s.mu.Unlock()
+	view := s.broker.directory.View()
+	if _, exists := view.User(user); !exists || !mayEnter(view, vhost, user) {
+		s.kill()
+		return
+	}
+	for _, t := range ties {
+		mayWrite := view.Allowed(vhost, user, catalog.Write, t.stream.Name)
+		mayRead := view.Allowed(vhost, user, catalog.Read, t.stream.Name)
+		if mayWrite && mayRead {
+			continue
+		}
+		s.dropTie(t.stream.Incarnation, loss{
+			publisher:    func(*publisher) bool { return !mayWrite },
+			subscription: func(*subscription) bool { return !mayRead },
+		})
+	}
+}
+
+func replicaOn(stream *catalog.Stream, node string) bool {
+	for _, replica := range stream.Replicas {
+		if string(replica.Node) == node {
+			return true
+		}
+	}
+	return false
+}
+
+func mayEnter(view *catalog.State, vhost, user string) bool {
+	if _, exists := view.VHost(vhost); !exists {
+		return false
+	}
+	_, allowed := view.Permission(vhost, user)
+	return allowed
+}
+
+func (s *session) mayEnter(vhost string) bool {
+	return mayEnter(s.broker.directory.View(), vhost, s.user)
+}
+
+// may says whether the connection's user may act on a stream.
+func (s *session) may(action catalog.Action, name string) bool {
+	return s.broker.directory.View().Allowed(s.vhost, s.user, action, name)
+}
