@@ -65,8 +65,9 @@ func (h *house) CreateStream(_ context.Context, user, vhost, name string, argume
 		return err
 	}
 	h.serial++
-	return h.do(&catalog.CreateStreams{Creator: user, Streams: []catalog.NewStream{{
-		VHost: vhost, Name: name, Arguments: parsed, Incarnation: h.serial,
+	return h.do(&catalog.CreateStreams{Streams: []catalog.NewStream{{
+		Creator: user,
+		VHost:   vhost, Name: name, Arguments: parsed, Incarnation: h.serial,
 		Replicas: []protocol.NodeID{"n1"}, Preferred: "n1",
 	}}})
 }

@@ -117,10 +117,10 @@ func (n *fakeNode) CreateStream(_ context.Context, request broker.CreateStream) 
 	n.count++
 	created := catalog.NewStream{
 		VHost: request.VHost, Name: request.Name, Arguments: request.Arguments,
-		Incarnation: chunk.Incarnation(n.count),
+		Incarnation: chunk.Incarnation(n.count), Creator: request.Creator,
 	}
 	created.Replicas = append(created.Replicas, nodeName)
-	err := n.applyLocked(&catalog.CreateStreams{Creator: request.Creator, Streams: []catalog.NewStream{created}})
+	err := n.applyLocked(&catalog.CreateStreams{Streams: []catalog.NewStream{created}})
 	if err != nil {
 		return err
 	}

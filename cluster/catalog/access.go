@@ -8,6 +8,8 @@ import (
 // CreateVHost makes a name space for streams.
 type CreateVHost struct {
 	Name string `json:"name"`
+	// Owner may do everything in it; a name of no user is nobody.
+	Owner string `json:"owner,omitempty"`
 }
 
 func (*CreateVHost) kind() string { return "vhost.create" }
@@ -21,6 +23,10 @@ func (c *CreateVHost) apply(e *edit) []Outcome {
 	}
 	e.vhosts = e.vhosts.put(c.Name, &VHost{Name: c.Name, Created: e.at})
 	e.accessChanged()
+	if _, ok := e.users.get(c.Owner); ok {
+		all := SetPermission{VHost: c.Name, User: c.Owner, Configure: ".*", Write: ".*", Read: ".*"}
+		all.apply(e)
+	}
 	return one(nil)
 }
 

@@ -37,6 +37,7 @@ func story() []Body {
 		MaxLengthBytes: Given(1000), MaxAge: "7D", SegmentBytes: Given(500_000_000), InitialClusterSize: Given(2),
 		LeaderLocator: "least-leaders", FilterBytes: Given(16),
 	}
+	full.Creator = "ada"
 	plain, part := newStream("plain", "n1"), newStream("super-0", "n1")
 	return []Body{
 		&CreateVHost{Name: "/"},
@@ -49,7 +50,7 @@ func story() []Body {
 		&SetPermission{VHost: "/", User: "bob"},
 		&ClearPermission{VHost: "/", User: "bob"},
 		&DeleteUser{Name: "bob"},
-		&CreateStreams{Streams: []NewStream{full, plain}, Creator: "ada"},
+		&CreateStreams{Streams: []NewStream{full, plain}},
 		&AssignLeaders{Leaders: []Assign{{full.Incarnation, 1, "n2", 12345678901234567890, 1}}},
 		&AddReplicas{Replicas: []Added{{full.Incarnation, "n3"}}},
 		&ClearReplicas{Replicas: []Cleared{{full.Incarnation, "n3", 2, 1}}},
@@ -60,9 +61,9 @@ func story() []Body {
 		&GrantEpochs{Streams: []Grant{{full.Incarnation, 2, "n3"}, {plain.Incarnation, 2, ""}}},
 		&DeleteStreams{Streams: []OldStream{{"/", "plain", plain.Incarnation}}},
 		&CreateSuperStream{VHost: "/", Name: "super", Partitions: []NewPartition{{part, "k"}}},
-		&CreateVHost{Name: "gone"},
+		&CreateVHost{Name: "gone", Owner: "ada"},
 		&DeleteVHost{Name: "gone"},
-		&CreateSuperStream{VHost: "/", Name: "super2", Creator: "ada"},
+		&CreateSuperStream{VHost: "/", Name: "super2"},
 		&DeleteSuperStream{VHost: "/", Name: "super2"},
 		&PutNode{ID: "n4", Disk: "d4", Replace: true},
 		&MarkNode{ID: "n4", Draining: true, Leaving: true},

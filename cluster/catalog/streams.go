@@ -25,13 +25,13 @@ type NewStream struct {
 	Replicas []protocol.NodeID `json:"replicas"`
 	// Preferred is where the first leader should be.
 	Preferred protocol.NodeID `json:"preferred,omitempty"`
+	Creator   string          `json:"creator,omitempty"` // user name
 }
 
 // CreateStreams creates many streams, each for itself. A new stream has epoch
 // 1 granted at once, so that its first election needs no further command.
 type CreateStreams struct {
 	Streams []NewStream `json:"streams"`
-	Creator string      `json:"creator,omitempty"` // user name
 }
 
 func (*CreateStreams) kind() string { return "streams.create" }
@@ -39,7 +39,7 @@ func (*CreateStreams) kind() string { return "streams.create" }
 func (c *CreateStreams) apply(e *edit) []Outcome {
 	out := make([]Outcome, len(c.Streams))
 	for i, n := range c.Streams {
-		stream, r := e.newStream(n, c.Creator)
+		stream, r := e.newStream(n)
 		out[i].Refusal = r
 		if stream == nil {
 			continue
@@ -54,7 +54,7 @@ func (c *CreateStreams) apply(e *edit) []Outcome {
 
 // newStream checks a create. With ErrStreamExists and ErrStreamDiffers it
 // returns the stream that is there.
-func (e *edit) newStream(n NewStream, creator string) (*Stream, *Refusal) {
+func (e *edit) newStream(n NewStream) (*Stream, *Refusal) {
 	name, err := StreamName(n.Name)
 	switch {
 	case err != nil:
@@ -86,7 +86,7 @@ func (e *edit) newStream(n NewStream, creator string) (*Stream, *Refusal) {
 	}
 	return &Stream{
 		VHost: n.VHost, Name: n.Name, Incarnation: n.Incarnation, Arguments: n.Arguments,
-		Created: e.at, Creator: creator,
+		Created: e.at, Creator: n.Creator,
 		Epoch: 1, Replicas: replicas, ConfigVersion: 1, Preferred: n.Preferred,
 	}, nil
 }
@@ -156,7 +156,6 @@ type CreateSuperStream struct {
 	VHost      string         `json:"vhost"`
 	Name       string         `json:"name"`
 	Partitions []NewPartition `json:"partitions"` // all of the same virtual host
-	Creator    string         `json:"creator,omitempty"`
 }
 
 func (*CreateSuperStream) kind() string { return "superstream.create" }
@@ -197,7 +196,7 @@ func (c *CreateSuperStream) create(e *edit) *Refusal {
 		if _, ok := e.Stream(p.VHost, p.Name); ok {
 			return refuse(ErrStreamExists, "partition %q in virtual host %q", p.Name, p.VHost)
 		}
-		stream, r := e.newStream(p.NewStream, c.Creator)
+		stream, r := e.newStream(p.NewStream)
 		if r != nil {
 			return r
 		}

@@ -13,7 +13,8 @@ func TestCreateStreams(t *testing.T) {
 	w := newWorld(t, "n1", "n2", "n3")
 	n := newStream("orders", "n3", "n1", "n2")
 	n.Arguments = Arguments{MaxAge: "1h"}
-	result := w.ok(&CreateStreams{Streams: []NewStream{n}, Creator: "ada"})
+	n.Creator = "ada"
+	result := w.ok(&CreateStreams{Streams: []NewStream{n}})
 	if o := result.Outcomes[0]; o.Incarnation != n.Incarnation || o.Epoch != 1 {
 		t.Errorf("outcome %+v", o)
 	}
@@ -153,6 +154,12 @@ func TestVHosts_areNameSpaces(t *testing.T) {
 		w.ok(&CreateVHost{Name: v})
 	}
 	w.refused(&CreateVHost{Name: "a"}, ErrVHostExists)
+	w.ok(&PutUser{Name: "ada"})
+	w.ok(&CreateVHost{Name: "owned", Owner: "ada"})
+	if !w.state.Allowed("owned", "ada", Configure, "anything") || !w.state.Allowed("owned", "ada", Write, "x") || !w.state.Allowed("owned", "ada", Read, "x") {
+		t.Error("the owner may not use the virtual host")
+	}
+	w.ok(&CreateVHost{Name: "orphan", Owner: "nobody"}) // by an operator who is no user
 	w.refused(&CreateVHost{Name: "a\x00b"}, ErrBadArgument)
 	w.refused(&CreateVHost{Name: strings.Repeat("v", 256)}, ErrBadArgument)
 	for i, place := range []struct{ vhost, name string }{{"a", "x"}, {"a", "y"}, {"ab", "x"}, {"b", "x"}, {"/", "x"}} {

@@ -1,0 +1,166 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/replication/protocol"
+)
+
+// CreateStream is what a client wants created.
+type CreateStream struct {
+	VHost     string
+	Name      string // as the client sent it; line breaks are dropped
+	Arguments catalog.Arguments
+	Creator   string // user name
+	// Local is the node that the client is connected to; "" is this one.
+	Local protocol.NodeID
+}
+
+// undoPatience bounds the removal of a stream that found no leader in time.
+const undoPatience = 5 * time.Second
+
+// CreateStream makes a stream and returns when its leader leads. The errors are
+// the catalog's; a stream that gets no leader in time is taken back.
+func (c *Cluster) CreateStream(ctx context.Context, request CreateStream) error {
+	name, err := catalog.StreamName(request.Name)
+	if err != nil {
+		return err
+	}
+	request.Name = name
+	if request.Local == "" {
+		request.Local = c.config.Node
+	}
+	made, err := c.creates.ask(ctx, c.done, request)
+	if err != nil {
+		return err
+	}
+	err = c.coord.await(ctx, made, false)
+	if err == nil {
+		return nil
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
+	defer cancel()
+	_, undone := c.Propose(undo, &catalog.DeleteStreams{Streams: []catalog.OldStream{{VHost: request.VHost, Name: name, Incarnation: made}}})
+	return errors.Join(err, undone)
+}
+
+// DeleteStream removes a stream everywhere. Its name is free when it returns;
+// files go in the background.
+func (c *Cluster) DeleteStream(ctx context.Context, vhost, name string) error {
+	stream, ok := c.View().Stream(vhost, name)
+	if !ok {
+		return missing(vhost, name)
+	}
+	old := catalog.OldStream{VHost: vhost, Name: name, Incarnation: stream.Incarnation}
+	return c.do(ctx, &catalog.DeleteStreams{Streams: []catalog.OldStream{old}})
+}
+
+// missing is the catalog's refusal for a stream that is not there.
+func missing(vhost, name string) error {
+	return &streamError{vhost, name}
+}
+
+type streamError struct{ vhost, name string }
+
+func (e *streamError) Error() string {
+	return catalog.ErrStreamMissing.Error() + ": \"" + e.name + "\" in virtual host \"" + e.vhost + "\""
+}
+
+func (e *streamError) Unwrap() error { return catalog.ErrStreamMissing }
+
+// CreateVHost makes a virtual host. The user, if there is one of that name, may
+// do everything in it.
+func (c *Cluster) CreateVHost(ctx context.Context, user, name string) error {
+	return c.do(ctx, &catalog.CreateVHost{Name: name, Owner: user})
+}
+
+// DeleteVHost deletes a virtual host with all its streams.
+func (c *Cluster) DeleteVHost(ctx context.Context, name string) error {
+	return c.do(ctx, &catalog.DeleteVHost{Name: name})
+}
+
+// PutUser makes a user, or gives it another password and other tags. An empty
+// hash, which no password matches, locks the user out.
+func (c *Cluster) PutUser(ctx context.Context, user catalog.User) error {
+	if err := CheckHash(user.Hash); err != nil {
+		return err
+	}
+	return c.do(ctx, &catalog.PutUser{Name: user.Name, Hash: user.Hash, Tags: user.Tags})
+}
+
+// DeleteUser deletes a user and its permissions.
+func (c *Cluster) DeleteUser(ctx context.Context, name string) error {
+	return c.do(ctx, &catalog.DeleteUser{Name: name})
+}
+
+// SetPermission says what a user may do in a virtual host.
+func (c *Cluster) SetPermission(ctx context.Context, p catalog.SetPermission) error {
+	return c.do(ctx, &p)
+}
+
+// ClearPermission takes a user's access to a virtual host away.
+func (c *Cluster) ClearPermission(ctx context.Context, vhost, user string) error {
+	return c.do(ctx, &catalog.ClearPermission{VHost: vhost, User: user})
+}
+
+// DeleteSuperStream deletes a super stream and its partitions.
+func (c *Cluster) DeleteSuperStream(ctx context.Context, vhost, name string) error {
+	return c.do(ctx, &catalog.DeleteSuperStream{VHost: vhost, Name: name})
+}
+
+// NewSuperStream is what a client wants created: partitions in order, with the
+// binding key of each.
+type NewSuperStream struct {
+	VHost      string
+	Name       string
+	Partitions []catalog.Partition
+	Arguments  catalog.Arguments // of each partition
+	Creator    string            // user name
+	Local      protocol.NodeID   // the node that the client is connected to; "" is this one
+}
+
+// CreateSuperStream makes a super stream with all its partitions, or nothing,
+// and returns when each partition has its leader. Without a locator the leaders
+// are balanced.
+func (c *Cluster) CreateSuperStream(ctx context.Context, request NewSuperStream) error {
+	name, err := catalog.StreamName(request.Name)
+	if err != nil {
+		return err
+	}
+	local := request.Local
+	if local == "" {
+		local = c.config.Node
+	}
+	if request.Arguments.LeaderLocator == "" {
+		local = "" // nowhere: balanced, though not stored as the argument
+	}
+	body := &catalog.CreateSuperStream{VHost: request.VHost, Name: name}
+	placer := catalog.NewPlacer(c.View(), c.coord.isUp)
+	for _, p := range request.Partitions {
+		partition, err := catalog.StreamName(p.Stream)
+		if err != nil {
+			return err
+		}
+		stream, err := c.newStream(placer, CreateStream{
+			VHost: request.VHost, Name: partition, Arguments: request.Arguments, Creator: request.Creator, Local: local,
+		})
+		if err != nil {
+			return err
+		}
+		body.Partitions = append(body.Partitions, catalog.NewPartition{NewStream: stream, Key: p.Key})
+	}
+	if err := c.do(ctx, body); err != nil {
+		return err
+	}
+	for _, p := range body.Partitions {
+		if err := c.coord.await(ctx, p.Incarnation, false); err != nil {
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
+			defer cancel()
+			return errors.Join(err, c.DeleteSuperStream(undo, request.VHost, name))
+		}
+	}
+	return nil
+}

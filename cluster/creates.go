@@ -1,0 +1,142 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+const (
+	// createsMax bounds the creates that wait for their command. It is far
+	// above what clients have in flight; one beyond it waits for its turn.
+	createsMax = 1_024
+	// createPatience bounds the wait for a command that carries creates.
+	createPatience = 10 * time.Second
+)
+
+// creates collects the creates that arrive while a command is on its way, so
+// that the next command carries them all: placed one after the other, synced
+// once.
+type creates struct {
+	queue chan *creation
+}
+
+// creation is one create and its answer.
+type creation struct {
+	request CreateStream
+	// answered is closed when made and err are set.
+	answered chan struct{}
+	made     chunk.Incarnation
+	err      error
+}
+
+func newCreates() *creates { return &creates{queue: make(chan *creation, createsMax)} }
+
+// ask queues a create and waits until it is in the catalog, or refused. Once
+// queued it is not given up before its command is, so that a stream is never
+// made for nobody.
+func (q *creates) ask(ctx, stopped context.Context, request CreateStream) (chunk.Incarnation, error) {
+	x := &creation{request: request, answered: make(chan struct{})}
+	select {
+	case q.queue <- x:
+	case <-ctx.Done():
+		return 0, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+	case <-stopped.Done():
+		return 0, ErrStopped
+	}
+	select {
+	case <-x.answered:
+		return x.made, x.err
+	case <-stopped.Done():
+		return 0, ErrStopped
+	}
+}
+
+// next waits for a create and takes all that wait with it; nil is the stop.
+func (q *creates) next(stopped context.Context) []*creation {
+	var batch []*creation
+	select {
+	case x := <-q.queue:
+		batch = append(batch, x)
+	case <-stopped.Done():
+		return nil
+	}
+	for len(batch) < createsMax {
+		select {
+		case x := <-q.queue:
+			batch = append(batch, x)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// create carries creates out, batch by batch.
+func (c *Cluster) create() {
+	for batch := c.creates.next(c.done); batch != nil; batch = c.creates.next(c.done) {
+		c.createBatch(batch)
+		for _, x := range batch {
+			close(x.answered)
+		}
+	}
+}
+
+// createBatch places streams and proposes all of them in one command.
+func (c *Cluster) createBatch(batch []*creation) {
+	placer := catalog.NewPlacer(c.View(), c.coord.isUp)
+	command := &catalog.CreateStreams{}
+	var asked []*creation
+	for _, x := range batch {
+		stream, err := c.newStream(placer, x.request)
+		if err != nil {
+			x.err = err
+			continue
+		}
+		command.Streams = append(command.Streams, stream)
+		asked = append(asked, x)
+	}
+	if len(asked) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.done, createPatience)
+	defer cancel()
+	result, err := c.Propose(ctx, command)
+	for i, x := range asked {
+		if x.err = err; err == nil {
+			x.made, x.err = result.Outcomes[i].Incarnation, result.Outcomes[i].Err()
+		}
+	}
+}
+
+// newStream draws an incarnation and chooses nodes. A name that is taken is
+// left to the command to refuse, even if no node could hold it.
+func (c *Cluster) newStream(placer *catalog.Placer, request CreateStream) (catalog.NewStream, error) {
+	incarnation := drawIncarnation()
+	place, err := placer.Place(catalog.Wanted{
+		Arguments: request.Arguments, Local: request.Local, Salt: uint64(incarnation),
+	})
+	if _, taken := c.View().Stream(request.VHost, request.Name); err != nil && !taken {
+		return catalog.NewStream{}, err
+	}
+	return catalog.NewStream{
+		VHost: request.VHost, Name: request.Name, Arguments: request.Arguments, Creator: request.Creator,
+		Incarnation: incarnation, Replicas: place.Replicas, Preferred: place.Leader,
+	}, nil
+}
+
+// drawIncarnation returns 64 random bits, but not 0.
+func drawIncarnation() chunk.Incarnation {
+	var b [8]byte
+	for {
+		rand.Read(b[:]) // never fails
+		if i := binary.BigEndian.Uint64(b[:]); i != 0 {
+			return chunk.Incarnation(i)
+		}
+	}
+}

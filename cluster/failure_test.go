@@ -1,0 +1,260 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/replication/protocol"
+)
+
+// brokenStore fails writes while broken is set.
+type brokenStore struct {
+	raft.LogStore
+	raft.StableStore
+	broken bool
+	writes int
+}
+
+var errDisk = errors.New("input/output error")
+
+func (s *brokenStore) write() error {
+	s.writes++
+	if s.broken {
+		return errDisk
+	}
+	return nil
+}
+
+func (s *brokenStore) StoreLog(*raft.Log) error             { return s.write() }
+func (s *brokenStore) StoreLogs([]*raft.Log) error          { return s.write() }
+func (s *brokenStore) DeleteRange(uint64, uint64) error     { return s.write() }
+func (s *brokenStore) Set([]byte, []byte) error             { return s.write() }
+func (s *brokenStore) SetUint64(key []byte, v uint64) error { return s.write() }
+
+// One failed write is the last: no later success is believed.
+func TestLatch_closesForGood(t *testing.T) {
+	for name, write := range map[string]func(l *latch) error{
+		"entry":   func(l *latch) error { return l.StoreLog(&raft.Log{}) },
+		"entries": func(l *latch) error { return l.StoreLogs(nil) },
+		"cut":     func(l *latch) error { return l.DeleteRange(1, 2) },
+		"vote":    func(l *latch) error { return l.Set(nil, nil) },
+		"term":    func(l *latch) error { return l.SetUint64(nil, 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &brokenStore{}
+			failures := 0
+			l := &latch{LogStore: s, StableStore: s, failed: func(error) { failures++ }}
+			if err := write(l); err != nil || failures != 0 {
+				t.Fatal(err)
+			}
+			s.broken = true
+			if err := write(l); !errors.Is(err, errDisk) || failures != 1 {
+				t.Errorf("the failing write: %v, %d failures told", err, failures)
+			}
+			s.broken = false
+			writes := s.writes
+			for again, write := range map[string]func() error{
+				"entry": func() error { return l.StoreLog(&raft.Log{}) }, "entries": func() error { return l.StoreLogs(nil) },
+				"cut": func() error { return l.DeleteRange(1, 2) }, "vote": func() error { return l.Set(nil, nil) },
+				"term": func() error { return l.SetUint64(nil, 1) },
+			} {
+				if err := write(); !errors.Is(err, ErrFailed) {
+					t.Errorf("%s afterwards: %v", again, err)
+				}
+			}
+			if s.writes != writes || failures != 1 {
+				t.Errorf("%d writes went through, %d failures told", s.writes-writes, failures)
+			}
+		})
+	}
+}
+
+// The node is told to stop, calls fail with the reason, reads go on.
+func TestCluster_failedStoreStopsTheNode(t *testing.T) {
+	c := open(t, t.TempDir(), newReplicas(newDisk(), 1))
+	create(t, c, "s")
+	s := &brokenStore{broken: true}
+	c.meta.store.latched.LogStore = s // nothing is under way on an idle node
+	err := c.CreateVHost(within(t), "", "v")
+	if !errors.Is(err, ErrFailed) || !errors.Is(err, errDisk) {
+		t.Errorf("call: %v", err)
+	}
+	select {
+	case <-c.Failed():
+	case <-time.After(patience):
+		t.Fatal("the node is not told to stop")
+	}
+	if err := c.Err(); !errors.Is(err, errDisk) || !strings.Contains(err.Error(), "store raft log") {
+		t.Errorf("reason: %v", err)
+	}
+	if _, ok := c.View().Stream("/", "s"); !ok {
+		t.Error("reads ended too")
+	}
+}
+
+// A command that this version does not know stops the node; nothing behind it
+// is applied, and no snapshot is made of the state that lacks it.
+func TestCluster_unknownCommandStopsTheNode(t *testing.T) {
+	dir := t.TempDir()
+	c := open(t, dir, newReplicas(newDisk(), 1))
+	later := []byte(`{"v":1,"type":"stream.polish","at":1,"body":{}}`)
+	if err := c.meta.instance().Apply(later, time.Second).Error(); err != nil {
+		t.Fatal(err)
+	}
+	<-c.Failed()
+	if err := c.Err(); !errors.Is(err, catalog.ErrUnknownCommand) || !strings.Contains(err.Error(), "upgrade this node") {
+		t.Errorf("reason: %v", err)
+	}
+	if err := c.CreateVHost(within(t), "", "v"); !errors.Is(err, ErrFailed) {
+		t.Errorf("call: %v", err)
+	}
+	if _, ok := c.View().VHost("v"); ok {
+		t.Error("a command behind the unknown one was applied")
+	}
+	if err := c.meta.instance().Snapshot().Error(); err == nil {
+		t.Error("a snapshot without the unknown command")
+	}
+	c.Close()
+	// The next start meets it again and says so.
+	if c, err := Open(Config{Dir: dir, Node: "n1", Fencer: newReplicas(newDisk(), 1)}); !errors.Is(err, catalog.ErrUnknownCommand) {
+		t.Errorf("the next start: %v", err)
+		if err == nil {
+			c.Close()
+		}
+	}
+}
+
+func TestMachine_refusesASnapshotOfALaterVersion(t *testing.T) {
+	var reason error
+	m := &machine{view: new(atomic.Pointer[catalog.State]), told: &listeners{}, failed: func(err error) { reason = err }, state: catalog.New()}
+	later := io.NopCloser(strings.NewReader(`{"format":99}`))
+	if err := m.Restore(later); !errors.Is(err, catalog.ErrNewerVersion) || !errors.Is(reason, catalog.ErrNewerVersion) {
+		t.Errorf("restore: %v, told %v", err, reason)
+	}
+	if got := m.Apply(&raft.Log{Index: 9, Type: raft.LogCommand}); !errors.Is(got.(error), ErrFailed) {
+		t.Errorf("applied behind it: %v", got)
+	}
+}
+
+// Raft on the same store with other timing: the view stays, nothing is told
+// twice, calls go on. This is what precedes a second voter.
+func TestReopen_keepsAll(t *testing.T) {
+	c := open(t, t.TempDir(), newReplicas(newDisk(), 1))
+	for i := range 5 {
+		create(t, c, fmt.Sprintf("s%d", i))
+	}
+	told := 0
+	seen := c.View().Version()
+	cancel := c.Subscribe(func([]catalog.Change) {
+		told++
+		if v := c.View().Version(); v < seen {
+			t.Errorf("the view went back from %d to %d", seen, v)
+		} else {
+			seen = v
+		}
+	})
+	view := c.View()
+	if err := c.meta.reopen(timing{100 * time.Millisecond, 100 * time.Millisecond, 50 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	if c.View() != view {
+		t.Error("the view moved")
+	}
+	create(t, c, "after")
+	if err := c.DeleteStream(within(t), "/", "s0"); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if n := c.View().StreamCount(); n != 5 || told < 2 {
+		t.Errorf("%d streams, told %d times", n, told)
+	}
+	if s, _ := c.View().Stream("/", "s1"); s.Epoch != 1 {
+		t.Errorf("a reopening of the metadata cost stream s1 its epoch: %d", s.Epoch)
+	}
+}
+
+// Two voters: the second has all, in the same order, and one alone takes
+// nothing.
+func TestReopen_secondVoterJoins(t *testing.T) {
+	network := newNetwork()
+	c, err := Open(Config{Dir: t.TempDir(), Node: "n1", Fencer: newReplicas(newDisk(), 1), Transport: network.join("n1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	create(t, c, "before")
+	if err := c.meta.reopen(togetherTiming); err != nil {
+		t.Fatal(err)
+	}
+	second := startFollower(t, network, "n2")
+	if err := c.barrier(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.meta.instance().AddVoter("n2", "n2", 0, patience).Error(); err != nil {
+		t.Fatal(err)
+	}
+	create(t, c, "after")
+	if err := c.barrier(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for string(second.view.Load().Encode()) != string(c.View().Encode()) {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("the second voter has %s\nthe first %s", second.view.Load().Encode(), c.View().Encode())
+		}
+	}
+}
+
+// network joins in-memory transports by name.
+type network struct {
+	all map[raft.ServerAddress]*raft.InmemTransport
+}
+
+func newNetwork() *network { return &network{map[raft.ServerAddress]*raft.InmemTransport{}} }
+
+// join makes the transports of a node; a later one replaces the one before.
+func (n *network) join(node protocol.NodeID) func() (raft.Transport, error) {
+	return func() (raft.Transport, error) {
+		addr := raft.ServerAddress(node)
+		_, t := raft.NewInmemTransport(addr)
+		for other, o := range n.all {
+			if other != addr {
+				o.Connect(addr, t)
+				t.Connect(other, o)
+			}
+		}
+		n.all[addr] = t
+		return t, nil
+	}
+}
+
+// startFollower runs raft alone, as a node that waits to be added.
+func startFollower(t *testing.T, n *network, node protocol.NodeID) *metaraft {
+	t.Helper()
+	s, err := openStore(t.TempDir(), nullLog, func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &metaraft{node: node, store: s, log: nullLog, failed: func(err error) { t.Error(err) }, leads: make(chan bool, 16), transport: n.join(node)}
+	transport, err := m.transport()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.start(togetherTiming, transport, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.close() })
+	return m
+}

@@ -1,0 +1,190 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/replication/protocol"
+)
+
+// timing is how patient raft is.
+type timing struct {
+	heartbeat, election, lease time.Duration
+}
+
+var (
+	// aloneTiming is for one voter, which nobody else can disagree with: it
+	// need not wait to hear from a leader that can't be.
+	aloneTiming = timing{20 * time.Millisecond, 20 * time.Millisecond, 20 * time.Millisecond}
+	// togetherTiming is for more voters: a failed leader is replaced within
+	// about a second.
+	togetherTiming = timing{500 * time.Millisecond, 500 * time.Millisecond, 250 * time.Millisecond}
+)
+
+const (
+	// appendEntriesMax lets a burst of commands reach a follower in few frames.
+	appendEntriesMax = 512
+	// snapshotThreshold and trailingLogs bound what a start has to apply again
+	// and what a follower can catch up with without a snapshot.
+	snapshotThreshold = 4_096
+	trailingLogs      = 4_096
+	snapshotInterval  = 30 * time.Second
+	// closeThreshold is how many entries behind the last snapshot make a
+	// snapshot at the stop worth its time.
+	closeThreshold = 256
+)
+
+// metaraft is one node's part in the metadata raft. The raft instance in it can
+// be replaced, with other timing, on the same store.
+type metaraft struct {
+	node      protocol.NodeID
+	store     *store
+	transport func() (raft.Transport, error)
+	log       hclog.Logger
+	view      atomic.Pointer[catalog.State]
+	told      listeners
+	failed    func(error)
+	// leads tells each gain and loss of raft's leadership, across instances.
+	leads chan bool
+
+	current atomic.Pointer[instance] // replaced by reopen
+	// gate is held for reading by calls on the instance and for writing while
+	// it is stopped.
+	gate sync.RWMutex
+}
+
+// instance is one raft over the store.
+type instance struct {
+	*raft.Raft
+	machine *machine
+}
+
+// open starts raft, founding a cluster of this node alone if found is set and
+// the store is empty.
+func (m *metaraft) open(t timing, found bool) error {
+	exists, err := raft.HasExistingState(m.store.logs, m.store.latched, m.store.snapshots)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look into raft store: %w", err)
+	case !exists && !found:
+		return fmt.Errorf("%w: the raft store of node %q is empty, though its cluster was founded; put it back from a backup, "+
+			"or move the data directory away to start anew", ErrIdentity, m.node)
+	}
+	transport, err := m.transport()
+	if err != nil {
+		return fmt.Errorf("open raft transport: %w", err)
+	}
+	if !exists {
+		self := raft.Configuration{Servers: []raft.Server{{ID: raft.ServerID(m.node), Address: transport.LocalAddr()}}}
+		if err := raft.BootstrapCluster(m.config(t), m.store.logs, m.store.latched, m.store.snapshots, transport, self); err != nil {
+			return fmt.Errorf("found cluster: %w", err)
+		}
+	}
+	return m.start(t, transport, 0)
+}
+
+func (m *metaraft) instance() *instance { return m.current.Load() }
+
+func (m *metaraft) config(t timing) *raft.Config {
+	c := raft.DefaultConfig()
+	c.LocalID = raft.ServerID(m.node)
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = t.heartbeat, t.election, t.lease
+	c.BatchApplyCh = true
+	c.MaxAppendEntries = appendEntriesMax
+	c.SnapshotThreshold, c.SnapshotInterval, c.TrailingLogs = snapshotThreshold, snapshotInterval, trailingLogs
+	c.NoLegacyTelemetry = true
+	c.NotifyCh = m.leads
+	c.Logger = calm{m.log, t == aloneTiming}
+	return c
+}
+
+// start runs a raft instance; what it applies up to hold was published before.
+func (m *metaraft) start(t timing, transport raft.Transport, hold uint64) error {
+	if m.view.Load() == nil {
+		m.view.Store(catalog.New())
+	}
+	machine := &machine{view: &m.view, told: &m.told, failed: m.failed, state: catalog.New(), hold: hold}
+	r, err := raft.NewRaft(m.config(t), machine, m.store.logs, m.store.latched, m.store.snapshots, transport)
+	if err != nil {
+		if machine.broken != nil {
+			return machine.broken
+		}
+		return fmt.Errorf("start raft: %w", err)
+	}
+	m.current.Store(&instance{r, machine})
+	return nil
+}
+
+// stop ends the instance; the store stays open. The gate is closed.
+func (m *metaraft) stop() error {
+	if err := m.instance().Shutdown().Error(); err != nil {
+		return fmt.Errorf("stop raft: %w", err)
+	}
+	return nil
+}
+
+// reopen replaces the instance by one with other timing. Since a lease can't be
+// changed while raft runs, one voter must do so before a second one joins: the
+// short lease of a lonely leader would end with every slow answer. The view
+// stays where it is; calls meet ErrUnavailable meanwhile and try again.
+func (m *metaraft) reopen(t timing) error {
+	m.gate.Lock()
+	defer m.gate.Unlock()
+	if err := m.stop(); err != nil {
+		return err
+	}
+	transport, err := m.transport()
+	if err != nil {
+		return fmt.Errorf("open raft transport: %w", err)
+	}
+	return m.start(t, transport, m.instance().machine.applied)
+}
+
+// close takes a snapshot if a start would have much to apply, and stops.
+func (m *metaraft) close() error {
+	m.gate.Lock()
+	defer m.gate.Unlock()
+	if m.behindSnapshot() > closeThreshold {
+		if err := m.instance().Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+			m.log.Warn("no snapshot of the catalog at the stop; the next start applies the log instead", "error", err)
+		}
+	}
+	return errors.Join(m.stop(), m.store.close())
+}
+
+// behindSnapshot counts the applied entries that no snapshot holds.
+func (m *metaraft) behindSnapshot() uint64 {
+	list, err := m.store.snapshots.List()
+	if err != nil || len(list) == 0 {
+		return m.instance().AppliedIndex()
+	}
+	return m.instance().AppliedIndex() - list[0].Index
+}
+
+// calm tunes raft's voice to ours: what it tells of its ordinary life is of use
+// when debugging it, and a lonely voter has nobody to miss.
+type calm struct {
+	hclog.Logger
+	alone bool
+}
+
+func (c calm) Info(message string, pairs ...any) { c.Logger.Debug(message, pairs...) }
+
+func (c calm) Warn(message string, pairs ...any) {
+	if c.alone {
+		c.Logger.Debug(message, pairs...)
+		return
+	}
+	c.Logger.Warn(message, pairs...)
+}
+
+func (c calm) Named(name string) hclog.Logger      { return calm{c.Logger.Named(name), c.alone} }
+func (c calm) With(pairs ...any) hclog.Logger      { return calm{c.Logger.With(pairs...), c.alone} }
+func (c calm) ResetNamed(name string) hclog.Logger { return calm{c.Logger.ResetNamed(name), c.alone} }

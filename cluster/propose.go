@@ -1,0 +1,159 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+// retryPause is between two attempts to reach the raft leader.
+const retryPause = 10 * time.Millisecond
+
+// Propose has one command carried out and returns its answer. An attempt whose
+// outcome stays unknown is repeated under the same request id, so the command
+// is carried out once. The error is about reaching the metadata; refusals are
+// in the result.
+func (c *Cluster) Propose(ctx context.Context, body catalog.Body) (catalog.Result, error) {
+	results, err := c.proposeAll(ctx, []catalog.Body{body})
+	if err != nil {
+		return catalog.Result{}, err
+	}
+	return results[0], nil
+}
+
+// do is Propose that takes the first refusal for the error.
+func (c *Cluster) do(ctx context.Context, body catalog.Body) error {
+	result, err := c.Propose(ctx, body)
+	if err != nil {
+		return err
+	}
+	return result.Err()
+}
+
+// proposeAll has commands carried out in order, with one sync for all of them
+// if raft so pleases.
+func (c *Cluster) proposeAll(ctx context.Context, bodies []catalog.Body) ([]catalog.Result, error) {
+	commands := make([][]byte, len(bodies))
+	for i, body := range bodies {
+		command := catalog.Command{Request: draw(), At: chunk.Timestamp(time.Now().UnixMilli()), Body: body}
+		commands[i] = command.Encode()
+	}
+	for {
+		results, err := c.attempt(ctx, commands)
+		if err == nil {
+			return results, nil
+		}
+		if failure := c.Err(); failure != nil {
+			return nil, failure // raft's own errors don't wrap the store's
+		}
+		if !retryable(err) {
+			return nil, err
+		}
+		if err := c.pause(ctx, err); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// pause waits before a further attempt; cause says what the last one met.
+func (c *Cluster) pause(ctx context.Context, cause error) error {
+	timer := time.NewTimer(retryPause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w (last attempt: %w)", ErrUnavailable, ctx.Err(), cause)
+	case <-c.failure.ch:
+		return c.Err()
+	case <-c.done.Done():
+		return ErrStopped
+	}
+}
+
+// retryable: the command was not taken, or nobody knows whether it was.
+func retryable(err error) bool {
+	return errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost) ||
+		errors.Is(err, raft.ErrEnqueueTimeout) || errors.Is(err, raft.ErrLeadershipTransferInProgress) ||
+		errors.Is(err, raft.ErrRaftShutdown) || errors.Is(err, raft.ErrAbortedByRestore)
+}
+
+// enqueueTimeout bounds the wait for a place in raft's queue, not for the
+// commit.
+const enqueueTimeout = time.Second
+
+// attempt hands commands to raft and waits for their answers.
+func (c *Cluster) attempt(ctx context.Context, commands [][]byte) ([]catalog.Result, error) {
+	var results []catalog.Result
+	err := c.withRaft(ctx, func(r *instance) error {
+		futures := make([]raft.ApplyFuture, len(commands))
+		for i, command := range commands {
+			futures[i] = r.Apply(command, enqueueTimeout)
+		}
+		answers, err := gather(futures)
+		results = answers
+		return err
+	})
+	if err != nil {
+		return nil, err // a call that goes on for nobody may still write results
+	}
+	return results, nil
+}
+
+// gather waits for all futures, whatever becomes of the first.
+func gather(futures []raft.ApplyFuture) (results []catalog.Result, err error) {
+	for _, f := range futures {
+		if e := f.Error(); e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		switch answer := f.Response().(type) {
+		case catalog.Result:
+			results = append(results, answer)
+		case error:
+			err = errors.Join(err, answer)
+		}
+	}
+	return results, err
+}
+
+// barrier waits until this node leads and all entries before are applied.
+func (c *Cluster) barrier(ctx context.Context) error {
+	for {
+		err := c.withRaft(ctx, func(r *instance) error { return r.Barrier(0).Error() })
+		if err == nil || !retryable(err) {
+			return err
+		}
+		if err := c.pause(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// withRaft runs a call on the present raft instance, which is not stopped
+// before the call is over: raft forgets what waits in its queue when it stops.
+// If ctx ends first, the call goes on for nobody.
+func (c *Cluster) withRaft(ctx context.Context, call func(*instance) error) error {
+	done := make(chan error, 1)
+	go func() { // raft's futures can't be waited for together with a context
+		c.meta.gate.RLock()
+		defer c.meta.gate.RUnlock()
+		if c.done.Err() != nil {
+			done <- ErrStopped
+			return
+		}
+		done <- call(c.meta.instance())
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: the outcome is unknown: %w", ErrUnavailable, ctx.Err())
+	}
+}
