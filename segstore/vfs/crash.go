@@ -226,6 +226,7 @@ func (c *crash) bytes(kept []byte, pending []change, size int64) []byte {
 		sequences[i] = p.sequence
 	}
 	last := -1
+	durable := int64(len(kept))
 	keep := c.keep(c.Writes, sequences)
 	for i := range keep {
 		if keep[i] {
@@ -236,17 +237,20 @@ func (c *crash) bytes(kept []byte, pending []change, size int64) []byte {
 		switch {
 		case !keep[i]:
 		case i == last && !p.truncate:
-			kept = c.torn(p).applyTo(kept)
+			kept = c.torn(p, kept[:durable]).applyTo(kept)
 		default:
 			kept = p.applyTo(kept)
+			durable = min(durable, int64(len(kept)))
 		}
 	}
 	return kept
 }
 
 // torn returns a write as it may have reached the disk: whole, or cut at a
-// border between sectors.
-func (c *crash) torn(w change) change {
+// border between sectors. Where it goes over bytes that are durable its rest
+// leaves them old, for a sector that was there is written or it is not; only a
+// new one may come out as anything.
+func (c *crash) torn(w change, durable []byte) change {
 	var rests []Tears
 	for _, rest := range []Tears{TearOld, TearZero, TearGarbage} {
 		if c.Tears&rest != 0 {
@@ -259,14 +263,19 @@ func (c *crash) torn(w change) change {
 		return w
 	}
 	border := borders[(pick-1)/len(rests)]
-	switch rests[(pick-1)%len(rests)] {
-	case TearOld:
+	rest := rests[(pick-1)%len(rests)]
+	fresh := max(border, int64(len(durable))-w.at)
+	if rest == TearOld || fresh >= int64(len(w.bytes)) {
 		w.bytes = w.bytes[:border]
-	case TearZero:
-		w.bytes = resize(slices.Clone(w.bytes[:border]), int64(len(w.bytes)))
-	case TearGarbage:
-		w.bytes = slices.Clone(w.bytes)
-		for i := border; i < int64(len(w.bytes)); i++ {
+		return w
+	}
+	w.bytes = slices.Clone(w.bytes)
+	if fresh > border {
+		copy(w.bytes[border:fresh], durable[w.at+border:])
+	}
+	for i := fresh; i < int64(len(w.bytes)); i++ {
+		w.bytes[i] = 0
+		if rest == TearGarbage {
 			w.bytes[i] = garbage(w.at + i)
 		}
 	}

@@ -36,6 +36,10 @@ type Syncer struct {
 	closed  bool
 	spare   []*fileSyncs
 	stats   SyncStats
+
+	// inline Syncers (inline.go) have no workers and no queue.
+	inline, hold bool
+	held         *fileSyncs
 }
 
 // fileSyncs holds the requests for one file.
@@ -80,7 +84,10 @@ func (s *Syncer) Submit(f File, done func(error)) {
 		fs = s.take(f)
 	}
 	fs.waiting = append(fs.waiting, done)
-	if !fs.active {
+	switch {
+	case s.inline:
+		s.submitInline(fs)
+	case !fs.active:
 		s.enqueue(fs)
 	}
 }
@@ -90,7 +97,7 @@ func (s *Syncer) Submit(f File, done func(error)) {
 func (s *Syncer) Forget(f File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if fs := s.files[f]; fs != nil && !fs.active {
+	if fs := s.files[f]; fs != nil && !fs.active && len(fs.waiting) == 0 {
 		delete(s.files, f)
 	}
 }
@@ -98,6 +105,9 @@ func (s *Syncer) Forget(f File) {
 // Close waits until every request made before it is answered. Requests made
 // after it fail with ErrSyncerClosed.
 func (s *Syncer) Close() error {
+	if s.inline {
+		s.Resume()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
