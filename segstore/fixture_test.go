@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/manifest"
@@ -297,3 +299,27 @@ func (f *fixture) wantDamage(first chunk.LSN) {
 		f.t.Fatalf("replica is %s", f.found.Aside)
 	}
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func memFS() *vfs.Mem { return vfs.NewMem() }
+
+func timeOf(t chunk.Timestamp) time.Time { return time.UnixMilli(int64(t)) }
+
+// faulty puts a Faulty below the store, which it opens anew.
+func (f *fixture) faulty() *vfs.Faulty {
+	f.t.Helper()
+	f.must(f.store.Close())
+	faulty := vfs.NewFaulty(f.fs)
+	f.fs = faulty
+	f.open()
+	f.openLog()
+	return faulty
+}
+
+func failRemove() vfs.Rule { return vfs.Rule{Ops: vfs.OpRemove, Fault: vfs.Fault{Err: syscall.EPERM}} }
