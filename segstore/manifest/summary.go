@@ -1,10 +1,8 @@
 package manifest
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 
 	"github.com/millrace/millrace/segstore/chunk"
 )
@@ -110,10 +108,18 @@ func (s *Summary) Add(h *chunk.Header, before chunk.Epoch) {
 			s.SnapshotLast = place
 		}
 	}
-	var crc [4]byte
-	binary.BigEndian.PutUint32(crc[:], h.HeadCRC)
-	s.Chain = crc32.Update(s.Chain, castagnoli, crc[:])
+	s.Chain = chain(s.Chain, h.HeadCRC)
 	s.Size += length
+}
+
+// chain continues a CRC-32C by the four big-endian bytes of v. It is
+// crc32.Update without the slice, which would be allocated for each chunk.
+func chain(crc, v uint32) uint32 {
+	crc = ^crc
+	for shift := 24; shift >= 0; shift -= 8 {
+		crc = castagnoli[byte(crc)^byte(v>>shift)] ^ crc>>8
+	}
+	return ^crc
 }
 
 func (s *Summary) addUser(h *chunk.Header) {

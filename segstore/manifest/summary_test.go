@@ -1,7 +1,9 @@
 package manifest
 
 import (
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"reflect"
 	"testing"
 
@@ -65,6 +67,17 @@ func TestSummary_strippedTrailerIsProofOfCommit(t *testing.T) {
 	s.Add(&h, l.epoch)
 	if s.DroppedLSN != h.LSN {
 		t.Errorf("dropped LSN %d, want %d", s.DroppedLSN, h.LSN)
+	}
+}
+
+func TestSummary_chainIsCRC32C(t *testing.T) {
+	var want, got uint32
+	for _, v := range []uint32{0, 1, 0xdeadbeef, 1 << 31} {
+		want = crc32.Update(want, castagnoli, binary.BigEndian.AppendUint32(nil, v))
+		got = chain(got, v)
+	}
+	if got != want {
+		t.Errorf("chain %08x, want %08x", got, want)
 	}
 }
 
