@@ -45,8 +45,11 @@ type StreamState struct {
 	// Commit is the highest LSN that it knows to be committed, never above Mark.
 	Commit chunk.LSN
 	// Mark is the durable mark: everything up to it was synced.
-	Mark  chunk.LSN
-	Aside Aside
+	Mark chunk.LSN
+	// Registration is the metadata's entry that the replica knows itself by
+	// (D1); 0 is the one that came with the stream.
+	Registration uint64
+	Aside        Aside
 }
 
 const (
@@ -56,7 +59,7 @@ const (
 	journalKindState  = 2
 	journalKindGone   = 3
 	journalBegin      = 4 + journalHeadLength
-	journalState      = 4 + 32
+	journalState      = 4 + 40
 	journalGone       = 4 + 8
 )
 
@@ -68,7 +71,8 @@ var errJournalDamaged = errors.New("segstore: node journal is damaged")
 // is known and so starts from 0:
 //
 //	begin  1 0 0 0 | magic u32 | id u64
-//	state  2 aside 0 0 | incarnation u64 | promise u64 | commit u64 | mark u64
+//	state  2 aside 0 0 | incarnation u64 | promise u64 | commit u64 | mark u64 |
+//	       registration u64
 //	gone   3 0 0 0 | incarnation u64
 //
 // A state record says all about its stream; the last one counts.
@@ -89,6 +93,7 @@ func appendJournalState(dst []byte, id, inc chunk.Incarnation, s *StreamState) [
 	b = be.AppendUint64(b, uint64(s.Promise))
 	b = be.AppendUint64(b, uint64(s.Commit))
 	b = be.AppendUint64(b, uint64(s.Mark))
+	b = be.AppendUint64(b, s.Registration)
 	return manifest.AppendFrame(dst, id, b)
 }
 
@@ -149,6 +154,7 @@ func decodeJournal(b []byte) (id chunk.Incarnation, states map[chunk.Incarnation
 		states[inc] = StreamState{
 			Aside: Aside(r[1]), Promise: chunk.Epoch(be.Uint64(r[12:])),
 			Commit: chunk.LSN(be.Uint64(r[20:])), Mark: chunk.LSN(be.Uint64(r[28:])),
+			Registration: be.Uint64(r[36:]),
 		}
 	}
 	return id, states, first + good, nil

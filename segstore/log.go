@@ -175,9 +175,9 @@ func (l *Log) closed() bool {
 // ShouldRoll tells whether the next append should begin a new segment, and why
 // (design 3.3). The leader asks before it builds a chunk; a follower rolls when
 // it is sent a chunk flagged segment-start. Mutator.
-func (l *Log) ShouldRoll(now time.Time) plan.RollKind {
+func (l *Log) ShouldRoll(now time.Time) RollKind {
 	if l.active == nil {
-		return plan.RollNone
+		return RollNone
 	}
 	s := &l.summary
 	return plan.Roll(&plan.RollInput{

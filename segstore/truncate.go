@@ -102,7 +102,7 @@ func (l *Log) SetLogStart(lsn chunk.LSN) error {
 // Retention applies a policy (design 3.6) as far as E3 allows, and tells whether
 // the log start moved. Files that could not be removed before are tried again.
 // Mutator.
-func (l *Log) Retention(policy plan.Policy, now chunk.Timestamp) (moved bool, err error) {
+func (l *Log) Retention(policy Policy, now chunk.Timestamp) (moved bool, err error) {
 	if err := l.Err(); err != nil {
 		return false, err
 	}
@@ -118,7 +118,7 @@ func (l *Log) Retention(policy plan.Policy, now chunk.Timestamp) (moved bool, er
 
 // PlanRetention tells, without changing anything, how many segments a policy
 // would take now and how many user bytes and records they hold. Mutator.
-func (l *Log) PlanRetention(policy plan.Policy, now chunk.Timestamp) (segments int, userBytes int64, records uint64) {
+func (l *Log) PlanRetention(policy Policy, now chunk.Timestamp) (segments int, userBytes int64, records uint64) {
 	in := l.retainInput()
 	in.Policy, in.Now = policy, now
 	n := plan.Retain(&in)
