@@ -121,6 +121,17 @@ func (a *assembler) finished(lsn chunk.LSN, to *queue[waiting]) {
 	a.reset()
 }
 
+// abandon drops the chunk; what its references have published since their last
+// one in the log was not stored.
+func (a *assembler) abandon() {
+	for i, ref := range a.references {
+		ref.building, ref.loaded = false, false
+		a.references[i] = nil
+	}
+	clear(a.batches)
+	a.reset()
+}
+
 func (a *assembler) reset() {
 	a.builder.Reset(nil, nil)
 	a.open, a.trailerLength = false, 0

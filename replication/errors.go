@@ -1,6 +1,12 @@
 package replication
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace/replication/protocol"
+	"github.com/millrace/millrace/segstore/chunk"
+)
 
 var (
 	// ErrNotLeader: this replica does not lead the stream, or no longer.
@@ -28,3 +34,20 @@ var (
 	// ErrClosed: the node or the replica is closed.
 	ErrClosed = errors.New("replication: closed")
 )
+
+// RefusedError is a fence, an assignment or a query that the protocol refused.
+// A query's is an ErrNotLeader too.
+type RefusedError struct {
+	Reason protocol.Reason
+	// Promise is the epoch below which the replica takes nothing.
+	Promise chunk.Epoch
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("replication: refused, epoch %d is promised: %s", e.Promise, e.Reason)
+}
+
+// Is tells whether the refusal means that somebody else may lead.
+func (e *RefusedError) Is(target error) bool {
+	return target == ErrNotLeader && (e.Reason == protocol.ReasonNotLeader || e.Reason == protocol.ReasonStoppedRun)
+}

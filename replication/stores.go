@@ -28,7 +28,7 @@ type stores struct {
 
 // latestStore is a reference's newest value.
 type latestStore struct {
-	reference string
+	reference []byte
 	offset    chunk.Offset
 	changed   bool
 }
@@ -47,11 +47,11 @@ func (s *stores) put(reference string, offset chunk.Offset) (due time.Time, ask 
 	// known here may be such.
 	urgent := e == nil || offset < e.offset
 	if e == nil {
-		e = &latestStore{reference: strings.Clone(reference)}
+		e = &latestStore{reference: []byte(reference)}
 		if s.latest == nil {
 			s.latest = make(map[string]*latestStore)
 		}
-		s.latest[e.reference] = e
+		s.latest[strings.Clone(reference)] = e
 	}
 	e.offset = offset
 	first := len(s.changed) == 0
@@ -80,7 +80,7 @@ func (s *stores) lookup(reference string) (chunk.Offset, bool) {
 
 // storedOffset is one value that a turn takes over.
 type storedOffset struct {
-	reference string
+	reference []byte
 	offset    chunk.Offset
 }
 
@@ -120,6 +120,13 @@ func (s *stores) forget() {
 			delete(s.latest, reference)
 		}
 	}
+}
+
+// stored counts the stores since the node's start.
+func (s *stores) stored() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.count
 }
 
 // lead opens or ends the taking of stores.

@@ -69,8 +69,9 @@ func TestStores_collapseToTheLastValue(t *testing.T) {
 		}
 	}
 	got := s.take(nil, now, 100)
-	if len(got) != 2 || got[0] != (storedOffset{"a", 98}) || got[1] != (storedOffset{"b", 99}) {
-		t.Fatalf("took %v", got)
+	if len(got) != 2 || string(got[0].reference) != "a" || got[0].offset != 98 ||
+		string(got[1].reference) != "b" || got[1].offset != 99 {
+		t.Fatalf("took %+v", got)
 	}
 	if got := s.take(nil, now, 100); len(got) != 0 {
 		t.Fatalf("took %v again", got)

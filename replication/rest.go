@@ -1,0 +1,205 @@
+package replication
+
+import (
+	"errors"
+	"time"
+
+	"github.com/millrace/millrace/replication/protocol"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/tracking"
+)
+
+// sync asks the Syncer, once a turn, for what the protocol wants durable.
+func (r *Replica) sync() {
+	t := &r.turns
+	if !t.syncWant || t.failed != nil || t.run == nil {
+		return
+	}
+	t.syncWant = false
+	t.run.syncing, t.run.syncID = true, t.syncID
+	t.run.log.Sync(t.run.synced)
+}
+
+// settle does what the rest of the turn has led to.
+func (r *Replica) settle() {
+	r.settleRun()
+	r.forgetUnused()
+	r.retain()
+	r.settleClosing()
+}
+
+// forgetUnused drops references without sessions, once the log holds all of
+// their batches.
+func (r *Replica) forgetUnused() {
+	t := &r.turns
+	if t.held.len() > 0 {
+		return
+	}
+	kept := t.unused[:0]
+	for _, ref := range t.unused {
+		if ref.building {
+			kept = append(kept, ref)
+		} else {
+			r.publishers.forget(ref)
+		}
+	}
+	clear(t.unused[len(kept):])
+	t.unused = kept
+}
+
+// retain gives up what retention allows, after a roll, from time to time, and
+// when settings have changed. The leader decides; where the log starts then is
+// told to the protocol, for the followers.
+func (r *Replica) retain() {
+	t := &r.turns
+	if t.run == nil || t.failed != nil || t.epoch == 0 {
+		t.retainWant = false
+		return
+	}
+	if !t.retainWant && t.startWant == 0 {
+		return
+	}
+	t.retainWant = false
+	moved, err := r.moveStart()
+	if err != nil {
+		r.counters.fail(err)
+	}
+	if !moved {
+		return
+	}
+	start := logStart(t.run.log)
+	r.step(protocol.Input{Kind: protocol.InLogStart, Start: &start})
+}
+
+// moveStart moves the log start to where the protocol or retention wants it, as
+// far as E3 allows.
+func (r *Replica) moveStart() (moved bool, err error) {
+	t := &r.turns
+	log, s := t.run.log, &r.stream.Settings
+	before := log.LogStart().LSN
+	if t.startWant != 0 {
+		err = log.SetLogStart(t.startWant)
+		t.startWant = 0 // the protocol asks again when a snapshot is committed
+		if errors.Is(err, segstore.ErrNoSnapshot) || errors.Is(err, segstore.ErrNotSegmentStart) {
+			err = nil
+		}
+	}
+	if err == nil && s.retains() {
+		_, err = log.Retention(segstore.Policy{BytesMax: s.RetainBytes, AgeMax: s.RetainAge.Milliseconds()}, t.stamp)
+	}
+	return log.LogStart().LSN != before, err
+}
+
+// settleClosing closes or removes the replica once nothing is on its way.
+func (r *Replica) settleClosing() {
+	t := &r.turns
+	switch {
+	case len(t.removing) > 0:
+		r.shut(r.node.store.Remove(r.stream.Incarnation))
+	case len(t.closing) == 0:
+	case t.run == nil:
+		r.shut(nil)
+	case t.epoch != 0 && !r.quiet():
+		// The flush's sync is still to come.
+	default:
+		r.shut(t.run.log.Close())
+	}
+}
+
+// quiet tells whether everything that was accepted is committed.
+func (r *Replica) quiet() bool {
+	t := &r.turns
+	commit, _ := t.run.protocol.Commit()
+	return !t.run.syncing && !t.syncWant && !t.lead && !t.assembler.open && t.held.len() == 0 &&
+		t.pending.Len() == 0 && commit == t.run.protocol.Tail().LSN
+}
+
+// shut ends the replica: nothing comes in any more, and what did is answered.
+func (r *Replica) shut(err error) {
+	t := &r.turns
+	r.endReign()
+	batches, events := r.inbox.close()
+	for _, b := range batches {
+		r.giveBack(b, ErrClosed)
+	}
+	r.node.alarms.clear(&r.alarm)
+	r.log.Store(nil)
+	t.run = nil
+	for id, q := range t.requests { // each stands for itself
+		delete(t.requests, id)
+		q.refused(ErrClosed)
+	}
+	for id, q := range t.queries { // each stands for itself
+		delete(t.queries, id)
+		q.answer(0, false, ErrClosed)
+	}
+	for i := range events {
+		events[i].refuse(ErrClosed)
+	}
+	for _, done := range append(t.closing, t.removing...) {
+		done(err)
+	}
+	t.closing, t.removing = nil, nil
+}
+
+// refuse answers an event that no turn will take.
+func (e *event) refuse(err error) {
+	switch {
+	case e.sequence != nil:
+		e.sequence(0, false, err)
+	case e.offset != nil:
+		e.offset(0, false, err)
+	case e.report != nil:
+		e.report(nil, err)
+	case e.done != nil:
+		e.done(err)
+	}
+}
+
+// idleAfter is how long nothing may have been committed until the journal is
+// told how far the log is durable and committed, and buffers are given back.
+const idleAfter = time.Second
+
+// rest sets the alarm for the next time at which there is something to do
+// without an event. A replica with nothing in sight has none.
+func (r *Replica) rest() {
+	t := &r.turns
+	if t.run == nil {
+		if !t.gaveUp && !r.inbox.isClosed() {
+			r.node.alarms.set(&r.alarm, t.retryAt)
+		}
+		return
+	}
+	r.counters.look(t.run.log.Tracking(), t.pending, t.pacer)
+	if t.epoch != 0 && t.pacer != nil {
+		if d := t.pacer.Decide(t.stamp, false); d.Until != tracking.Never {
+			at := max(d.Until, t.lastUser+rideWithin, t.stamp+1)
+			r.node.alarms.set(&r.alarm, time.UnixMilli(int64(at)))
+		}
+	}
+	if at, ok := t.run.protocol.Deadline(); ok {
+		r.node.alarms.set(&r.alarm, r.node.timeOf(at))
+	}
+	if durable := t.run.protocol.Durable().LSN; durable != t.marked {
+		due := t.active.Add(idleAfter)
+		if t.now.Before(due) || !r.quiet() {
+			r.node.alarms.set(&r.alarm, due)
+			return
+		}
+		r.goIdle(durable)
+	}
+}
+
+// goIdle remembers how far the log is safe (design 3.7), and gives memory back.
+func (r *Replica) goIdle(durable chunk.LSN) {
+	t := &r.turns
+	t.marked = durable
+	t.run.log.SaveProgress(nil)
+	t.held.release()
+	t.waiting.release()
+	t.batches, t.outputs, t.stored, t.updates, t.sequences = nil, nil, nil, nil, nil
+	t.trailer = nil
+}
+
+func joinClose(err error, log interface{ Close() error }) error { return errors.Join(err, log.Close()) }

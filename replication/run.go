@@ -1,0 +1,170 @@
+package replication
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/replication/protocol"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/tracking"
+)
+
+// run is a replica from one start to the next. What was reported, asked and
+// answered in one run says nothing in another (A5).
+type run struct {
+	log      *segstore.Log
+	protocol *protocol.Replica
+	// syncing: a sync of the log is in flight, asked for under syncID.
+	syncing bool
+	syncID  uint64
+	synced  func(chunk.Tail, error) // its answer, bound once
+}
+
+// startRun opens the log and begins a run under a new id. The replica follows
+// until it is assigned an epoch.
+func (r *Replica) startRun() error {
+	t := &r.turns
+	log, found, err := r.node.store.Open(r.stream.Incarnation, r.stream.Settings.Log)
+	if err != nil {
+		return err
+	}
+	from := recovered(r.stream.Incarnation, log, r.node.store.Journal())
+	p, err := protocol.New(r.node.id, r.node.newRun(), r.node.limits, from)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", r.stream.Name, joinClose(err, log))
+	}
+	u := &run{log: log, protocol: p}
+	u.synced = func(tail chunk.Tail, err error) {
+		r.post(event{kind: eventSynced, run: u, id: u.syncID, tail: tail, err: err})
+	}
+	t.run, t.failed, t.stopped = u, nil, 0
+	t.stamp = max(t.stamp, log.LastTimestamp())
+	t.marked = found.Mark
+	if t.pending == nil {
+		t.pending = tracking.NewPending(r.stream.Settings.Log.Caps)
+	}
+	r.log.Store(log)
+	r.progress.set(p.Commit())
+	r.counters.begin(found)
+	if found.Aside == segstore.AsideDamaged {
+		r.step(protocol.Input{Kind: protocol.InDamaged, Tail: chunk.Tail{Epoch: found.Tail.Epoch, LSN: found.Mark}})
+	}
+	return nil
+}
+
+// recovered tells the protocol what was found on the disk.
+func recovered(inc chunk.Incarnation, log *segstore.Log, journal *segstore.Journal) protocol.Recovered {
+	kept, _ := journal.State(inc)
+	from := protocol.Recovered{
+		Stream: inc,
+		Journal: protocol.Journal{
+			Promise: kept.Promise, Registration: protocol.Registration(kept.Registration),
+			Aside: kept.Aside != segstore.NotAside,
+		},
+		Start: logStart(log),
+		Tail:  log.Tail().LSN, Next: log.Next(), Digest: log.Digest(),
+		Commit: log.Commit(),
+	}
+	for _, l := range log.Epochs() {
+		from.Lines = append(from.Lines, protocol.EpochLine{Epoch: l.Epoch, LSN: l.LSN, Offset: l.Offset})
+	}
+	return from
+}
+
+func logStart(log *segstore.Log) protocol.LogStart {
+	start := log.LogStart()
+	return protocol.LogStart{
+		LSN: start.LSN, Offset: start.Offset, Digest: start.Digest,
+		Line: protocol.EpochLine{Epoch: start.Line.Epoch, LSN: start.Line.LSN, Offset: start.Line.Offset},
+	}
+}
+
+// fail notes that a write or sync failed; the run ends with this turn.
+func (r *Replica) fail(err error) {
+	if r.turns.failed == nil {
+		r.turns.failed = err
+	}
+}
+
+// endReign fails what waits for a commit that will not come from here, and
+// shuts the doors.
+func (r *Replica) endReign() {
+	t := &r.turns
+	r.publishers.end()
+	r.stores.lead(false)
+	t.epoch, t.lead, t.pacer, t.flushWant = 0, false, nil, false
+	err := ErrNotLeader
+	r.dropAssembly(err)
+	for t.held.len() > 0 {
+		r.giveBack(t.held.pop(), err)
+	}
+	for t.waiting.len() > 0 {
+		r.give(t.waiting.pop().batch, err)
+	}
+	r.counters.setRole(roleFollowing, 0)
+}
+
+// settleRun ends a run that has failed or that the protocol has stopped. After
+// a failure of the disk the log is cut to what was durable and opened again,
+// as after a power loss (design 3.7); the rest waits for an operator.
+func (r *Replica) settleRun() {
+	t := &r.turns
+	if t.run == nil {
+		r.retry()
+		return
+	}
+	if t.failed != nil && t.stopped == 0 {
+		r.step(protocol.Input{Kind: protocol.InFailed})
+	}
+	if t.stopped == 0 {
+		return
+	}
+	cause := t.failed
+	if cause == nil {
+		cause = fmt.Errorf("%w: %s", ErrUnavailable, t.stopped)
+	}
+	reason := t.stopped
+	t.stopped = 0
+	r.counters.fail(cause)
+	for id, q := range t.requests { // each stands for itself
+		delete(t.requests, id)
+		q.refused(cause)
+	}
+	if reason != protocol.ReasonStorage {
+		r.counters.setRole(roleStopped, 0)
+		r.node.lost(r.stream.Incarnation, cause)
+		return
+	}
+	log := t.run.log
+	t.run, t.failed, t.syncWant = nil, nil, false
+	r.log.Store(nil)
+	if err := log.Close(); err != nil {
+		// Where the log must be cut is not noted: what the disk shows at another
+		// start now might be taken for durable.
+		t.gaveUp = true
+		r.counters.stop(fmt.Errorf("%w: %w", cause, err))
+	} else {
+		r.restart()
+	}
+	r.node.lost(r.stream.Incarnation, cause)
+}
+
+// retryAfter is how long a replica whose log can't be opened waits before it
+// tries again.
+const retryAfter = time.Second
+
+func (r *Replica) retry() {
+	t := &r.turns
+	if !t.gaveUp && len(t.closing)+len(t.removing) == 0 && !t.now.Before(t.retryAt) {
+		r.restart()
+	}
+}
+
+func (r *Replica) restart() {
+	t := &r.turns
+	if err := r.startRun(); err != nil {
+		r.counters.stop(err)
+		t.retryAt = t.now.Add(retryAfter)
+	}
+}

@@ -1,0 +1,137 @@
+package replication
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/tracking"
+)
+
+// Role says what a replica does now.
+type Role uint8
+
+const (
+	roleFollowing Role = iota
+	roleElected
+	roleLeading
+	roleStopped
+)
+
+func (r Role) String() string {
+	return [...]string{"following", "elected", "leading", "stopped"}[r]
+}
+
+// Stats describes a replica in figures. Counts are since the node's start.
+type Stats struct {
+	// Role is "following", "elected" until the barrier is committed, "leading",
+	// or "stopped" with Err.
+	Role  Role
+	Epoch chunk.Epoch // led; 0 if not leading
+	Err   error       // why the last run ended, or what went wrong since
+	Runs  uint64
+
+	Commit    chunk.LSN
+	Next      chunk.Offset // behind the last committed record
+	Published uint64       // entries that were stored
+	Bytes     uint64       // of their data
+	Confirmed uint64       // entries, duplicates among them
+	Duplicate uint64       // entries that were stored already
+	Refused   uint64       // entries refused for want of a majority or of memory
+	Chunks    uint64       // user chunks
+	Controls  uint64       // deltas, snapshots and barriers
+	Rolls     uint64
+	Syncs     uint64
+	Stores    uint64 // offsets stored by clients
+
+	// QueuedBytes were published and are not in the log.
+	QueuedBytes int64
+	Publishers  int // sessions with a reference
+	// PendingOffsets are stored and not in the log; they reach it within
+	// WindowMilliseconds.
+	PendingOffsets     int
+	WindowMilliseconds int64
+	Tracking           tracking.Stats
+	Log                segstore.Stats
+}
+
+// counters are what turns and sessions count.
+type counters struct {
+	published, bytes, confirmed, duplicates, refused atomic.Uint64
+	chunks, controls, rolls, syncs, runs, malformed  atomic.Uint64
+
+	mu       sync.Mutex // guards the fields below
+	role     Role
+	epoch    chunk.Epoch
+	err      error
+	pending  int
+	window   int64
+	tracking tracking.Stats
+}
+
+func (c *counters) appended(h *chunk.Header) {
+	if h.Type != chunk.User {
+		c.controls.Add(1)
+		return
+	}
+	c.chunks.Add(1)
+	c.published.Add(uint64(h.Entries))
+	c.bytes.Add(uint64(h.DataLength))
+}
+
+func (c *counters) setRole(role Role, epoch chunk.Epoch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.role, c.epoch = role, epoch
+}
+
+// begin notes the start of a run.
+func (c *counters) begin(segstore.Recovery) {
+	c.runs.Add(1)
+	c.setRole(roleFollowing, 0)
+}
+
+// fail notes an error for operators.
+func (c *counters) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = err
+}
+
+// look notes how full tracking is.
+func (c *counters) look(state *tracking.State, pending *tracking.Pending, pacer *tracking.Pacer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tracking, c.pending = state.Stats(), pending.Len()
+	c.window = 0
+	if pacer != nil {
+		c.window = pacer.Window()
+	}
+}
+
+// stop notes that no run is on.
+func (c *counters) stop(err error) {
+	c.fail(err)
+	c.setRole(roleStopped, 0)
+}
+
+// Stats returns the figures of now.
+func (r *Replica) Stats() Stats {
+	c := &r.counters
+	st := Stats{
+		Runs: c.runs.Load(), Published: c.published.Load(), Bytes: c.bytes.Load(), Confirmed: c.confirmed.Load(),
+		Duplicate: c.duplicates.Load(), Refused: c.refused.Load(), Chunks: c.chunks.Load(), Controls: c.controls.Load(),
+		Rolls: c.rolls.Load(), Syncs: c.syncs.Load(), QueuedBytes: r.queued.Load(), Publishers: r.publishers.count(),
+		Stores: r.stores.stored(),
+	}
+	st.Commit, st.Next = r.progress.get()
+	c.mu.Lock()
+	st.Role, st.Epoch, st.Err = c.role, c.epoch, c.err
+	st.PendingOffsets, st.WindowMilliseconds, st.Tracking = c.pending, c.window, c.tracking
+	c.mu.Unlock()
+	if log := r.log.Load(); log != nil {
+		st.Log = log.Stats()
+	}
+	return st
+}

@@ -1,0 +1,263 @@
+package replication
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/replication/protocol"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/tracking"
+)
+
+// The turn.
+//
+// Everything that changes a replica happens in its turns: one pass over what
+// has come since the last one. The order of a pass is what makes batches form
+// by themselves:
+//
+//	turn:
+//	    what was synced  → protocol → commit → Sinks, watchers
+//	    batches          → copied into the chunk that is being built; a full
+//	                       one is appended at once
+//	    other events     → protocol, queries, settings
+//	    stored offsets   → pacer
+//	    write            → append the chunk being built if no sync is in flight,
+//	                       or if it is big enough to be worth a write meanwhile;
+//	                       a delta if the pacer says so
+//	    sync             → ask the Syncer, once
+//	    rest             → the next alarm
+//
+// While a sync is in flight (0.5 to 5 ms), publishers go on; what they send
+// collects in the assembler and becomes the next chunk the moment the disk is
+// free. So an idle stream confirms a message after one sync, and a busy one
+// pays one sync for thousands of messages: no timer, no batch size to tune.
+//
+// Two invariants carry it:
+//
+//   - There is at most one sync in flight for a log, and protocol knows it; what
+//     is appended meanwhile is covered by the next. A confirm follows from a
+//     durable tail that the Syncer reported, never from an append.
+//   - Only the turn steps the protocol, and performing an output never steps it
+//     again: what an output leads to is noted and done by the same turn. So the
+//     protocol sees one input at a time, as in the simulator.
+//
+// The obvious way, a goroutine for each stream that waits for batches on a
+// channel and syncs itself, fails on the number of streams (10,000 stacks, and
+// as many syncs), on allocation (a message a batch), and on order: the sync's
+// end, the alarm and the fence would each need the same lock. Here the inbox is
+// the only lock that publishers meet, held for one append.
+
+// turns is what a replica's turns own.
+type turns struct {
+	run   *run // nil between runs
+	now   time.Time
+	stamp chunk.Timestamp // of chunks written in this turn
+	// failed: a write or sync failed, and the run must end with this turn.
+	// stopped: the protocol has ended it.
+	failed  error
+	stopped protocol.Reason
+
+	batches []*Batch
+	events  []event
+	stored  []storedOffset
+	outputs []protocol.Output
+
+	assembler assembler
+	// held are batches that the protocol does not want appended yet.
+	held queue[*Batch]
+	// waiting are batches whose chunks are in the log and not committed.
+	waiting queue[waiting]
+	// growing is the chunk whose buffers the assembler fills; writing the one
+	// that the protocol has been told of and that OutWrite shall append.
+	growing, writing *segstore.Chunk
+	lastData         int // bytes of the last user chunk's data: a guess for the next
+
+	epoch     chunk.Epoch // led; 0 if not leading
+	lead      bool        // OutLead has come: begin the reign
+	syncWant  bool        // OutSync has come: ask for it at the end of the turn
+	syncID    uint64
+	flushWant bool // OutFlush has come
+
+	pending   *tracking.Pending
+	pacer     *tracking.Pacer
+	urgent    bool            // stored offsets must not wait for a user chunk
+	lastUser  chunk.Timestamp // of the last user chunk in this reign
+	sequences []tracking.SequenceUpdate
+	updates   []tracking.Update
+	trailer   []byte
+
+	// requests and queries are answers that the protocol owes, by the IDs that
+	// they were asked under.
+	requests map[uint64]request
+	queries  map[uint64]query
+	lastID   uint64
+
+	startWant  chunk.LSN    // OutLogStart has come
+	rolled     chunk.LSN    // the last roll's snapshot, until it is committed
+	retainWant bool         // retention may allow something
+	ageWant    bool         // the log may be due to roll by age
+	unused     []*reference // that may have lost their last session
+
+	closing, removing []func(error)
+	active            time.Time // when something was last committed
+	marked            chunk.LSN // the durable mark that the journal has
+	retryAt           time.Time // without a run: when to try to start one
+	gaveUp            bool      // no run will be started here
+}
+
+// turn implements runner.
+func (r *Replica) turn() (again bool) {
+	t := &r.turns
+	t.batches, t.events = r.inbox.collect(t.batches, t.events)
+	t.now = r.node.clock.Now()
+	t.stamp = max(t.stamp, chunk.Timestamp(t.now.UnixMilli()))
+
+	r.hearSynced()
+	r.takeBatches()
+	r.hearEvents()
+	r.takeStores()
+	r.write()
+	r.sync()
+	r.settle()
+	r.rest()
+	return r.inbox.leave()
+}
+
+// step gives the protocol one input and performs what it puts out.
+func (r *Replica) step(in protocol.Input) {
+	t := &r.turns
+	if t.run == nil {
+		return
+	}
+	t.outputs = t.run.protocol.Step(r.node.tick(t.now), in, t.outputs[:0])
+	for i := range t.outputs {
+		r.perform(&t.outputs[i])
+	}
+	clear(t.outputs)
+}
+
+// hearSynced takes the ends of syncs first: confirms go out before anything
+// new is begun.
+func (r *Replica) hearSynced() {
+	t := &r.turns
+	for i := range t.events {
+		e := &t.events[i]
+		if e.kind != eventSynced || e.run != t.run {
+			continue
+		}
+		t.run.syncing = false
+		if e.err != nil {
+			r.fail(e.err)
+			continue
+		}
+		r.counters.syncs.Add(1)
+		r.step(protocol.Input{Kind: protocol.InDurable, ID: e.id, LSN: e.tail.LSN})
+	}
+}
+
+// takeBatches moves entries from batches into chunks.
+func (r *Replica) takeBatches() {
+	t := &r.turns
+	for _, b := range t.batches {
+		t.held.push(b)
+	}
+	for t.held.len() > 0 {
+		switch r.accept() {
+		case protocol.Hold:
+			return
+		case protocol.Refuse:
+			b := t.held.pop()
+			r.counters.refused.Add(uint64(len(b.IDs)))
+			r.giveBack(b, ErrBacklog)
+		default:
+			r.take(t.held.pop())
+		}
+	}
+}
+
+// accept tells what to do with the next batch.
+func (r *Replica) accept() protocol.Accept {
+	t := &r.turns
+	if t.epoch == 0 || t.failed != nil {
+		return protocol.Take // take refuses it
+	}
+	leader, leads := t.run.protocol.Leading()
+	if !leads {
+		return protocol.Take
+	}
+	return leader.Accept()
+}
+
+// take moves one batch's entries into chunks, duplicates apart (F2).
+func (r *Replica) take(b *Batch) {
+	t := &r.turns
+	if err := r.refusal(b.Publisher); err != nil {
+		r.giveBack(b, err)
+		return
+	}
+	ref := b.Publisher.reference
+	if ref != nil {
+		ref.load(t.run.log.Tracking())
+	}
+	placed := false
+	for i := 0; i < len(b.IDs); {
+		if ref != nil && ref.isDuplicate(b.IDs[i]) {
+			i++
+			r.counters.duplicates.Add(1)
+			continue
+		}
+		j := t.assembler.run(b, i)
+		if j == i {
+			if !r.finishChunk() {
+				r.giveBack(b, r.refusal(b.Publisher))
+				return
+			}
+			continue
+		}
+		r.open(b, i)
+		t.assembler.append(b, i, j)
+		placed = true
+		i = j
+	}
+	switch {
+	case placed || ref != nil && ref.building:
+		t.assembler.batches = append(t.assembler.batches, b)
+	case ref != nil && !t.run.protocol.Confirmable(ref.lsn):
+		r.queued.Add(-int64(len(b.Data)))
+		t.waiting.push(waiting{b, ref.lsn})
+	default:
+		r.giveBack(b, nil)
+	}
+}
+
+// refusal tells why nothing of a publisher's may be stored; nil if it may.
+func (r *Replica) refusal(p *Publisher) error {
+	t := &r.turns
+	switch {
+	case t.failed != nil:
+		return ErrUnavailable
+	case t.epoch == 0 || p.epoch != t.epoch:
+		return ErrNotLeader
+	case p.state.Load() == publisherFenced:
+		return ErrFenced
+	case len(t.closing) > 0 || len(t.removing) > 0:
+		return ErrClosed
+	}
+	return nil
+}
+
+// giveBack returns a batch that is not in the log to its sink.
+func (r *Replica) giveBack(b *Batch, err error) {
+	r.queued.Add(-int64(len(b.Data)))
+	r.give(b, err)
+}
+
+// give returns a batch to its sink.
+func (r *Replica) give(b *Batch, err error) {
+	if err != nil {
+		b.Sink.Failed(b, err)
+		return
+	}
+	r.counters.confirmed.Add(uint64(len(b.IDs)))
+	b.Sink.Confirmed(b)
+}

@@ -1,0 +1,224 @@
+package replication
+
+import (
+	"github.com/millrace/millrace/replication/protocol"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/tracking"
+)
+
+// earlyBytes is how big the chunk being built must be to be appended while a
+// sync is in flight: from there on the write takes long enough to be worth
+// overlapping with the sync, and the chunk is big enough for readers.
+const earlyBytes = 256 << 10
+
+// write appends what should be in the log by now.
+func (r *Replica) write() {
+	t := &r.turns
+	if t.epoch == 0 || t.failed != nil {
+		return
+	}
+	flush := t.flushWant || len(t.closing) > 0
+	if flush {
+		t.pacer.Flush()
+		t.urgent = true
+	}
+	if t.assembler.open && (!t.run.syncing || flush || t.assembler.builder.DataLength() >= earlyBytes) {
+		r.finishChunk()
+	}
+	r.writeDelta()
+	if t.ageWant {
+		t.ageWant = false
+		if t.failed == nil && t.run.log.ShouldRoll(t.now) == segstore.RollAge {
+			r.roll()
+		}
+	}
+	if t.flushWant && t.failed == nil {
+		t.flushWant = false
+		r.step(protocol.Input{Kind: protocol.InFlushed})
+	}
+}
+
+// open gets buffers for a chunk that begins with the batch's entry i.
+func (r *Replica) open(b *Batch, i int) {
+	t := &r.turns
+	if t.assembler.open {
+		return
+	}
+	need := len(b.Data) - int(b.start(i))
+	t.growing = segstore.NewChunk(min(max(need, t.lastData), max(need, chunk.DataLengthTarget)))
+	t.assembler.begin(t.growing.Head, t.growing.Data)
+}
+
+// finishChunk appends the chunk being built, after a snapshot where the log
+// should roll. It returns false if the run is over.
+func (r *Replica) finishChunk() bool {
+	t := &r.turns
+	if !r.roll() {
+		return false
+	}
+	c := t.growing
+	t.growing = nil
+	meta := r.meta(0)
+	meta.Filter = t.assembler.filter.Bytes()
+	t.sequences = t.assembler.sequences(t.sequences[:0])
+	t.updates = t.updates[:0]
+	if t.pacer.Decide(t.stamp, true).Action == tracking.Ride {
+		t.updates = t.pending.Take(t.updates, chunk.TrailerLengthMax-t.assembler.trailerLength)
+	}
+	t.trailer = t.run.log.Tracking().EncodeTrailer(t.trailer[:0], false, t.sequences, nil)
+	sequenceBytes := len(t.trailer)
+	t.trailer = tracking.EncodeDelta(t.trailer, t.updates)
+	meta.Trailer = t.trailer
+	c.Head, c.Data, c.Header = t.assembler.builder.Finish(&meta)
+	t.lastData = len(c.Data)
+	if !r.append(c) {
+		return false // the reign's end fails what is being built
+	}
+	for _, b := range t.assembler.batches {
+		r.queued.Add(-int64(len(b.Data)))
+	}
+	t.assembler.finished(meta.LSN, &t.waiting)
+	t.lastUser = t.stamp
+	t.pacer.UserBytes(t.stamp, int64(chunk.ClientHeaderLength+t.lastData))
+	if len(t.updates) > 0 {
+		t.pacer.Written(t.stamp, int64(len(t.trailer)-sequenceBytes))
+	}
+	return true
+}
+
+// meta is what every chunk of this turn has.
+func (r *Replica) meta(flags chunk.Flags) chunk.Meta {
+	t := &r.turns
+	lsn, base, digest := t.run.protocol.Next()
+	return chunk.Meta{
+		Incarnation: r.stream.Incarnation, Flags: flags, LSN: lsn, SyncedLSN: t.run.protocol.Durable().LSN,
+		DigestBefore: digest, Timestamp: t.stamp, Epoch: t.epoch, BaseOffset: base,
+	}
+}
+
+// append proposes a finished chunk to the protocol, which has it written. It
+// takes the chunk's count over, and returns false if the run is over.
+func (r *Replica) append(c *segstore.Chunk) bool {
+	t := &r.turns
+	t.writing = c
+	r.step(protocol.Input{Kind: protocol.InAppend, Chunk: protocol.ChunkOf(&c.Header)})
+	if t.writing != nil { // refused; only a run that is over does that
+		t.writing.Release()
+		t.writing = nil
+		return false
+	}
+	r.counters.appended(&c.Header)
+	c.Release()
+	return t.failed == nil
+}
+
+// appendControl builds and appends a control chunk.
+func (r *Replica) appendControl(kind chunk.Type, flags chunk.Flags, payload []byte) (length int, ok bool) {
+	c := segstore.NewChunk(0)
+	meta := r.meta(flags)
+	meta.Trailer = payload
+	c.Head, c.Header = chunk.BuildControl(kind, &meta, c.Head)
+	length = len(c.Head)
+	return length, r.append(c)
+}
+
+// roll begins a new segment if the log should have one, before something is
+// appended: a snapshot that carries everything (design 3.3, F1). It returns
+// false if the run is over.
+func (r *Replica) roll() bool {
+	t := &r.turns
+	kind := t.run.log.ShouldRoll(t.now)
+	if kind == segstore.RollNone {
+		return true
+	}
+	start := chunk.FlagSegmentStart
+	if kind.StartsUnit() {
+		start |= chunk.FlagUnitStart
+	}
+	parts := t.run.log.Tracking().EncodeSnapshot(tracking.SnapshotOptions{
+		Now: t.stamp, Epoch: t.epoch, First: t.run.log.First(), Grace: r.stream.Settings.grace(),
+	}, t.pending)
+	for i, part := range parts {
+		flags := chunk.Flags(0)
+		if i == 0 {
+			flags |= start | chunk.FlagSnapshotFirst
+		}
+		if i == len(parts)-1 {
+			flags |= chunk.FlagSnapshotLast
+		}
+		if _, ok := r.appendControl(chunk.Snapshot, flags, part); !ok {
+			return false
+		}
+	}
+	t.pending.Clear()
+	t.pacer.Carried(t.stamp)
+	r.stores.forget()
+	t.rolled = t.run.protocol.Tail().LSN
+	r.counters.rolls.Add(1)
+	return true
+}
+
+// rideWithin is how long after a user chunk stored offsets wait for the next one
+// to carry them, since a trailer costs less than a chunk. Where user chunks
+// flow, each asks the pacer, so no deadline passes unseen.
+const rideWithin = 250 // milliseconds
+
+// writeDelta writes pending stored offsets as a delta chunk if the pacer says
+// so.
+func (r *Replica) writeDelta() {
+	t := &r.turns
+	if !t.urgent && t.stamp < t.lastUser+rideWithin {
+		return
+	}
+	t.urgent = false
+	for t.failed == nil && t.pacer.Decide(t.stamp, false).Action == tracking.WriteDelta {
+		if !r.roll() {
+			return
+		}
+		if t.pending.Len() == 0 {
+			return // the roll's snapshot has carried it
+		}
+		t.updates = t.pending.Take(t.updates[:0], chunk.TrailerLengthMax)
+		t.trailer = tracking.EncodeDelta(t.trailer[:0], t.updates)
+		length, ok := r.appendControl(chunk.Delta, 0, t.trailer)
+		if !ok {
+			return
+		}
+		t.pacer.Written(t.stamp, int64(length))
+	}
+}
+
+// beginReign writes the barrier with what the election left (A6, F5), and opens
+// the doors.
+func (r *Replica) beginReign() {
+	t := &r.turns
+	t.lead = false
+	if t.failed != nil {
+		return
+	}
+	state := t.run.log.Tracking()
+	updates := t.pending.ForBarrier(state, t.run.protocol.Tail())
+	t.pending.Lead(t.epoch)
+	t.lastUser = 0
+	t.pacer = tracking.NewPacer(r.stream.Settings.Pacing, t.pending, t.stamp)
+	t.trailer = tracking.EncodeBarrier(t.trailer[:0], updates)
+	if _, ok := r.appendControl(chunk.Delta, chunk.FlagEpochStart, t.trailer); !ok {
+		return
+	}
+	r.stores.lead(true)
+	r.publishers.begin(t.epoch)
+}
+
+// dropAssembly fails the batches in the chunk being built.
+func (r *Replica) dropAssembly(err error) {
+	t := &r.turns
+	for _, b := range t.assembler.batches {
+		r.giveBack(b, err)
+	}
+	t.assembler.abandon()
+	if t.growing != nil {
+		t.growing.Release()
+		t.growing = nil
+	}
+}
