@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/manifest"
+	"github.com/millrace/millrace/tracking"
 )
 
 // Stamp writes this replica's durable LSN into a chunk that came from a leader
@@ -132,7 +133,7 @@ func (l *Log) adopt(s *segment, run []*Chunk) error {
 		}
 		l.unit.count(h)
 		l.last, l.lastAt, l.lastCRC = h.Timestamp, c.position, h.HeadCRC
-		l.advance(h)
+		l.advance(h, h.TrailerOf(c.Head))
 		l.store.cache.put(&l.cached, c)
 		s.end.Store(l.summary.Size)
 	}
@@ -141,11 +142,13 @@ func (l *Log) adopt(s *segment, run []*Chunk) error {
 }
 
 // advance takes a chunk at the active segment's end into summary and tail.
-func (l *Log) advance(h *chunk.Header) {
+func (l *Log) advance(h *chunk.Header, payload []byte) {
 	l.digest = h.DigestAfter()
+	sequences := tracking.SequenceBytes(h, payload)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.summary.Add(h, l.tail.Epoch)
+	l.summary.AddSequences(h, sequences)
 	l.tail, l.next = h.Tail(), h.Next()
 }
 

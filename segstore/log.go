@@ -254,12 +254,18 @@ type Stats struct {
 	Commit        chunk.LSN
 	First, Next   chunk.Offset
 	Segments      int
+	// Records counts messages: from summaries, without reading anything (M5).
+	Records       uint64
 	UserChunks    uint64
 	UserBytes     int64
 	TrailerBytes  int64
 	FilterBytes   int64
 	DeltaBytes    int64
 	SnapshotBytes int64
+	// SequenceBytes is the part of TrailerBytes and SnapshotBytes that publishers'
+	// sequences take; TrackingBytes is what stored offsets take (F7).
+	SequenceBytes int64
+	TrackingBytes int64
 	DiskBytes     int64
 	// Err is what Log.Err tells.
 	Err error
@@ -274,12 +280,15 @@ func (l *Log) Stats() Stats {
 	st.Commit, st.First, st.Segments = l.Commit(), l.First(), len(infos)
 	for i := range infos {
 		s := &infos[i]
+		st.Records += s.Records
 		st.UserChunks += s.UserChunks
 		st.UserBytes += s.UserBytes
 		st.TrailerBytes += s.TrailerBytes
 		st.FilterBytes += s.FilterBytes
 		st.DeltaBytes += s.DeltaBytes
 		st.SnapshotBytes += s.SnapshotBytes
+		st.SequenceBytes += s.TrailerSequenceBytes + s.SnapshotSequenceBytes
+		st.TrackingBytes += s.TrackingBytes()
 		st.DiskBytes += s.Size
 	}
 	return st

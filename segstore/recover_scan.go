@@ -128,7 +128,7 @@ func (r *recovery) take(h *chunk.Header, head []byte, at int64, name manifest.Na
 		l.setSummary(manifest.NewSummary(l.inc, name.Generation, h))
 	}
 	x.note(h, at)
-	l.advance(h)
+	l.advance(h, h.TrailerOf(head))
 	l.last, l.lastAt, l.lastCRC = h.Timestamp, at, h.HeadCRC
 	r.mark = max(r.mark, h.SyncedLSN)
 	return nil

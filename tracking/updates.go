@@ -218,6 +218,26 @@ func (it *Items) Err() error {
 	return nil
 }
 
+// SequenceBytes returns how many of a chunk's payload bytes are publisher
+// sequences, which the budget leaves out (F7): they stand in front. The payload
+// is one that State.Apply has accepted, or will.
+func SequenceBytes(h *chunk.Header, payload []byte) int64 {
+	left := len(payload)
+	if h.Type == chunk.Snapshot {
+		it := PartItemsIn(h, payload)
+		left = len(it.r.b)
+		from := left
+		for it.Next() && it.item.Publisher {
+			left = len(it.r.b)
+		}
+		return int64(from - left)
+	}
+	for it := ItemsIn(payload); it.Next() && it.item.Publisher; {
+		left = len(it.r.b)
+	}
+	return int64(len(payload) - left)
+}
+
 // checkUpdates proves that applyUpdates will take the payload: order, kinds and
 // short ids as the encoders write them.
 func checkUpdates(h *chunk.Header, payload []byte, shorts *shortIDs) error {

@@ -59,9 +59,12 @@ type Summary struct {
 	TrailerBytes, FilterBytes    int64 // of user chunks
 	DeltaChunks, SnapshotChunks  uint64
 	DeltaBytes, SnapshotBytes    int64 // whole chunks
-	Size                         int64 // bytes of all chunks: where the footer starts
-	LastUser                     int64 // position of the last user chunk; 0 without any
-	SnapshotFirst, SnapshotLast  Place // parts of the head snapshot; Last only if complete
+	// TrailerSequenceBytes and SnapshotSequenceBytes are the parts of
+	// TrailerBytes and SnapshotBytes that publisher sequences take (F7).
+	TrailerSequenceBytes, SnapshotSequenceBytes int64
+	Size                                        int64 // bytes of all chunks: where the footer starts
+	LastUser                                    int64 // position of the last user chunk; 0 without any
+	SnapshotFirst, SnapshotLast                 Place // parts of the head snapshot; Last only if complete
 	// DroppedLSN is the highest LSN whose chunk or trailer compaction took, 0
 	// if none: proof that everything up to it is committed (C5), and where
 	// folding tracking may not start below (F9).
@@ -140,6 +143,17 @@ func (s *Summary) addUser(h *chunk.Header) {
 	}
 }
 
+// AddSequences counts the bytes that publisher sequences take in the trailer or
+// snapshot part of a chunk that Add has counted.
+func (s *Summary) AddSequences(h *chunk.Header, n int64) {
+	switch h.Type {
+	case chunk.User:
+		s.TrailerSequenceBytes += n
+	case chunk.Snapshot:
+		s.SnapshotSequenceBytes += n
+	}
+}
+
 // Name returns the name of the segment's file.
 func (s *Summary) Name() Name { return Name{FirstLSN: s.FirstLSN, Generation: s.Generation} }
 
@@ -152,6 +166,12 @@ func (s *Summary) Chunks() uint64 { return s.UserChunks + s.DeltaChunks + s.Snap
 // ControlBytes returns the bytes of control chunks that count towards a control
 // roll: deltas and barriers, never the snapshot.
 func (s *Summary) ControlBytes() int64 { return s.DeltaBytes }
+
+// TrackingBytes returns what stored offsets take: trailers, deltas with barriers,
+// and snapshots, without the publishers' sequences.
+func (s *Summary) TrackingBytes() int64 {
+	return s.TrailerBytes + s.DeltaBytes + s.SnapshotBytes - s.TrailerSequenceBytes - s.SnapshotSequenceBytes
+}
 
 // FileSize returns the bytes of the sealed file, its footer included.
 func (s *Summary) FileSize() int64 { return s.Size + int64(s.footerLength()) }
@@ -194,6 +214,9 @@ func (s *Summary) Check() error {
 		return bad("offsets and records differ")
 	case s.UserBytes < 0 || s.TrailerBytes < 0 || s.FilterBytes < 0 || s.DeltaBytes < 0 || s.SnapshotBytes < 0 || s.Size != sum:
 		return bad("bytes by kind and size differ")
+	case s.TrailerSequenceBytes < 0 || s.TrailerSequenceBytes > s.TrailerBytes ||
+		s.SnapshotSequenceBytes < 0 || s.SnapshotSequenceBytes > s.SnapshotBytes:
+		return bad("bytes of sequences")
 	case s.FirstTimestamp > s.LastTimestamp || s.LastUser < 0 || s.LastUser > s.Size:
 		return bad("timestamps or last user chunk")
 	case s.DroppedLSN > s.LastLSN:

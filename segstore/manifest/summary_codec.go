@@ -44,7 +44,7 @@ func appendSummary(dst []byte, s *Summary) []byte {
 		uint64(s.Size), uint64(s.LastUser),
 		uint64(s.SnapshotFirst.LSN), uint64(s.SnapshotFirst.Position),
 		uint64(s.SnapshotLast.LSN), uint64(s.SnapshotLast.Position),
-		uint64(s.DroppedLSN),
+		uint64(s.DroppedLSN), uint64(s.TrailerSequenceBytes), uint64(s.SnapshotSequenceBytes),
 	} {
 		dst = be.AppendUint64(dst, v)
 	}
@@ -57,7 +57,7 @@ func appendSummary(dst []byte, s *Summary) []byte {
 
 // summaryFieldsLength is what the fields take; the rest up to the fixed length
 // is reserved and zero.
-const summaryFieldsLength = 24 + 27*8
+const summaryFieldsLength = 24 + 29*8
 
 // readSummary reads what appendSummary wrote. It trusts nothing: the CRC has
 // been checked, but the writer may have been faulty.
@@ -91,6 +91,7 @@ func readSummary(b []byte) (Summary, error) {
 	s.Size, s.LastUser = int64(next()), int64(next())
 	s.SnapshotFirst, s.SnapshotLast = place(), place()
 	s.DroppedLSN = chunk.LSN(next())
+	s.TrailerSequenceBytes, s.SnapshotSequenceBytes = int64(next()), int64(next())
 	if flags&^summaryUnitStart != 0 || !allZero(b[at:summaryFixedLength]) {
 		return Summary{}, fmt.Errorf("%w: reserved bits of a summary are set", ErrContradiction)
 	}

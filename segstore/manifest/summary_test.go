@@ -90,6 +90,8 @@ func TestSummary_checkRefuses(t *testing.T) {
 		"offsets go down":    func(s *Summary) { s.BaseOffset = s.NextOffset + 1 },
 		"size":               func(s *Summary) { s.Size++ },
 		"negative bytes":     func(s *Summary) { s.UserBytes -= 1 << 40; s.TrailerBytes += 1 << 40 },
+		"sequences":          func(s *Summary) { s.TrailerSequenceBytes = s.TrailerBytes + 1 },
+		"snapshot sequences": func(s *Summary) { s.SnapshotSequenceBytes = s.SnapshotBytes + 1 },
 		"time goes back":     func(s *Summary) { s.LastTimestamp = s.FirstTimestamp - 1 },
 		"last user chunk":    func(s *Summary) { s.LastUser = s.Size + 1 },
 		"dropped the future": func(s *Summary) { s.DroppedLSN = s.LastLSN + 1 },
@@ -103,6 +105,31 @@ func TestSummary_checkRefuses(t *testing.T) {
 				t.Errorf("got %v, want ErrContradiction", err)
 			}
 		})
+	}
+}
+
+// Publishers' sequences are outside of what tracking may take (F7).
+func TestSummary_countsSequencesApart(t *testing.T) {
+	l := newLog()
+	l.sealed(1)
+	head := l.header(chunk.Snapshot, chunk.FlagSegmentStart|chunk.FlagSnapshotFirst|chunk.FlagSnapshotLast, 300)
+	s := NewSummary(testIncarnation, 0, &head)
+	user := l.header(chunk.User, 0, 50)
+	delta := l.header(chunk.Delta, 0, 40)
+	for _, c := range []struct {
+		h         *chunk.Header
+		sequences int64
+	}{{&head, 200}, {&user, 20}, {&delta, 0}} {
+		s.Add(c.h, l.epoch)
+		s.AddSequences(c.h, c.sequences)
+	}
+	if got, want := s.TrackingBytes(), int64(96+300-200+50-20+96+40); got != want {
+		t.Errorf("tracking takes %d bytes, want %d", got, want)
+	}
+	b := AppendFooter(nil, &s)
+	got, err := DecodeFooter(testIncarnation, b)
+	if err != nil || got.TrailerSequenceBytes != 20 || got.SnapshotSequenceBytes != 200 {
+		t.Errorf("read back %+v, %v", got, err)
 	}
 }
 
