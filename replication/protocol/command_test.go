@@ -260,7 +260,7 @@ func (w *world) settle(a args) {
 // inject makes a message that no correct node would send now.
 func (w *world) inject(p, q *peer, a args) {
 	k := packet{m: Message{Kind: MsgCommit, Epoch: p.r.Promise(), Session: 1, Start: LogStart{LSN: 1}}}
-	if l, ok := p.r.Leading(); ok {
+	if l, ok := p.r.Leading(); ok && l.peer(q.id) != nil {
 		k.m.Session = l.peer(q.id).session
 	}
 	k.m.Commit, _ = p.r.Commit()
@@ -278,7 +278,7 @@ func (w *world) publish(p *peer, a args) {
 	}
 	if a.has("told") {
 		for _, q := range w.nodes {
-			if q.answered {
+			if q.answered > 0 {
 				seq = q.answer + 1
 			}
 		}
@@ -356,7 +356,8 @@ func (w *world) query(p *peer) {
 		c, _ := p.r.Commit()
 		seq = p.d.fold(c, w.wr).seq
 	}
-	w.step(p, Input{Kind: InQuery, ID: uint64(seq), LSN: p.mem.lsn}, packet{})
+	w.asked = append(w.asked, seq)
+	w.step(p, Input{Kind: InQuery, ID: uint64(len(w.asked)), LSN: p.mem.lsn}, packet{})
 }
 
 // harm does what befalls a node; it is back at once.

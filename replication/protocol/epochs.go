@@ -102,7 +102,7 @@ func (t *EpochTable) End(e chunk.Epoch, tail chunk.LSN) (chunk.Epoch, chunk.LSN)
 }
 
 // Between returns the lines whose first LSN is above from and at most to: what
-// a gap's frame must carry (C5).
+// a gap's frame must carry (C5). It is a copy, since the frame may outlive it.
 func (t *EpochTable) Between(from, to chunk.LSN) []EpochLine {
 	i := slices.IndexFunc(t.lines, func(l EpochLine) bool { return l.LSN > from })
 	if i < 0 {
@@ -112,7 +112,7 @@ func (t *EpochTable) Between(from, to chunk.LSN) []EpochLine {
 	for j < len(t.lines) && t.lines[j].LSN <= to {
 		j++
 	}
-	return t.lines[i:j:j]
+	return slices.Clone(t.lines[i:j])
 }
 
 // truncate drops the lines that begin above n (C1).

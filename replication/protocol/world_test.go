@@ -71,7 +71,7 @@ type peer struct {
 	last   chunk.LSN // highest commit of this run (I8)
 	// What the sequence query answered.
 	answer   int
-	answered bool
+	answered uint64 // to this query
 }
 
 // world is a scripted cluster: in-memory logs of metadata, wires that deliver
@@ -104,6 +104,8 @@ type world struct {
 	confirmed map[int]bool
 	leaders   map[chunk.Epoch]NodeID
 	storeOf   map[int]chunk.Epoch
+
+	asked []int // what each query found applied
 
 	log   strings.Builder
 	fails []string
@@ -289,8 +291,8 @@ func (w *world) told(p *peer, o *Output) {
 	case OutRefuse:
 		w.say("%s: refuses, %v", p.id, o.Reason)
 	case OutAnswer:
-		w.say("%s: answers sequence %d", p.id, int(o.ID))
-		p.answer, p.answered = int(o.ID), true
+		p.answer, p.answered = w.asked[o.ID-1], o.ID
+		w.say("%s: answers sequence %d", p.id, p.answer)
 	}
 	if p.pass != nil {
 		p.pass(*o)
