@@ -323,3 +323,21 @@ func (f *fixture) faulty() *vfs.Faulty {
 }
 
 func failRemove() vfs.Rule { return vfs.Rule{Ops: vfs.OpRemove, Fault: vfs.Fault{Err: syscall.EPERM}} }
+
+func trackingFrom(c Config, b []byte) (*tracking.State, error) {
+	return tracking.DecodeCheckpoint(c.Caps, b)
+}
+
+// snapshot returns the payload of a snapshot that fits one part.
+func (f *fixture) snapshot() []byte {
+	f.t.Helper()
+	parts := f.log.Tracking().EncodeSnapshot(tracking.SnapshotOptions{Now: f.now}, nil)
+	if len(parts) != 1 {
+		f.t.Fatalf("%d parts", len(parts))
+	}
+	return parts[0]
+}
+
+func manifestFrame(inc chunk.Incarnation, body []byte) []byte {
+	return manifest.AppendFrame(nil, inc, body)
+}

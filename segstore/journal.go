@@ -169,23 +169,34 @@ func (j *Journal) Change(inc chunk.Incarnation, change func(*StreamState), done 
 		return
 	}
 	j.states[inc] = s
-	j.append(appendJournalState(nil, j.id, inc, &s), done)
+	j.append(appendJournalState(nil, j.id, inc, &s), done, func() {
+		if j.states[inc] = was; !known {
+			delete(j.states, inc)
+		}
+	})
 }
 
 // Remove forgets a stream.
 func (j *Journal) Remove(inc chunk.Incarnation, done func(error)) {
 	j.mu.Lock()
+	was, known := j.states[inc]
 	delete(j.states, inc)
-	j.append(appendJournalGone(nil, j.id, inc), done)
+	j.append(appendJournalGone(nil, j.id, inc), done, func() {
+		if known {
+			j.states[inc] = was
+		}
+	})
 }
 
-// append writes a record and asks for a sync. It is entered with mu held and
-// lets it go.
-func (j *Journal) append(record []byte, done func(error)) {
+// append writes a record and asks for a sync; if it can't be written, undo takes
+// the change back. It is entered with mu held and lets it go.
+func (j *Journal) append(record []byte, done func(error), undo func()) {
 	err := j.write(record)
 	f := j.file
 	if err == nil {
 		f.waiting++
+	} else {
+		undo()
 	}
 	j.mu.Unlock()
 	if err != nil {

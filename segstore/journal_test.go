@@ -1,0 +1,292 @@
+package segstore
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/segstore/vfs"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write golden files anew; read the diff")
+
+// golden compares bytes with a commented hex dump in testdata.
+func golden(t *testing.T, name string, b []byte) {
+	t.Helper()
+	file := "testdata/" + name + ".hex"
+	dump := hex.Dump(b)
+	old, err := os.ReadFile(file)
+	var comments, body []string
+	for _, line := range strings.SplitAfter(string(old), "\n") {
+		if strings.HasPrefix(line, "#") {
+			comments = append(comments, line)
+		} else {
+			body = append(body, line)
+		}
+	}
+	if *rewrite {
+		if err := os.WriteFile(file, []byte(strings.Join(comments, "")+dump), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(body, ""); got != dump {
+		t.Errorf("%s is now\n%s", file, dump)
+	}
+}
+
+func journalOf(t *testing.T, s *Store) string { return s.dir + "/" + journalDir + "/" + journalName }
+
+func TestJournal_remembersOverRestarts(t *testing.T) {
+	f := memFixture(t)
+	j := f.store.Journal()
+	for _, change := range []func(done func(error)){
+		func(done func(error)) { j.Promise(1, 7, done) },
+		func(done func(error)) { j.Promise(1, 5, done) }, // never goes down
+		func(done func(error)) { j.Progress(1, 20, 30, done) },
+		func(done func(error)) { j.Progress(1, 10, 3, done) },
+		func(done func(error)) { j.SetAside(2, AsideLearner, done) },
+		func(done func(error)) { j.Progress(3, 9, 9, done) },
+		func(done func(error)) { j.Lower(3, 4, done) },
+		func(done func(error)) { j.Promise(4, 1, done) },
+		func(done func(error)) { j.Remove(4, done) },
+	} {
+		f.must(await(change))
+	}
+	f.powerOff()
+	for inc, want := range map[chunk.Incarnation]StreamState{
+		1: {Promise: 7, Mark: 20, Commit: 20},
+		2: {Aside: AsideLearner},
+		3: {Mark: 4, Commit: 4},
+	} {
+		if got, ok := f.store.Journal().State(inc); !ok || got != want {
+			t.Errorf("stream %s: %+v, want %+v", inc, got, want)
+		}
+	}
+	if _, ok := f.store.Journal().State(4); ok {
+		t.Error("a removed stream is still there")
+	}
+}
+
+// Promises of many streams at once are a few syncs.
+func TestJournal_groupCommit(t *testing.T) {
+	mem := vfs.NewMem()
+	faulty := vfs.NewFaulty(mem)
+	syncer := vfs.NewSyncer(1)
+	s, err := NewStore(Options{FS: faulty, Dir: "data", Syncer: syncer})
+	must(t, err)
+	release := make(chan struct{})
+	slow := faulty.Add(vfs.Rule{Ops: vfs.OpSync, Path: journalName, Times: 1, Fault: vfs.Fault{Hang: release}})
+	var all sync.WaitGroup
+	const streams = 1000
+	for i := range streams {
+		all.Add(1)
+		s.Journal().Promise(chunk.Incarnation(i+1), 3, func(err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			all.Done()
+		})
+	}
+	before := syncer.Stats().Syncs
+	close(release)
+	all.Wait()
+	if n := syncer.Stats().Syncs - before; n > 3 {
+		t.Errorf("%d syncs for %d promises", n, streams)
+	}
+	if faulty.Hits(slow) != 1 {
+		t.Error("no sync was slow")
+	}
+	must(t, s.Close())
+	must(t, syncer.Close())
+}
+
+// A value that is there already costs nothing, unless it is not durable yet.
+func TestJournal_sameValue(t *testing.T) {
+	f := memFixture(t)
+	j := f.store.Journal()
+	f.must(await(func(done func(error)) { j.Promise(9, 3, done) }))
+	before := j.Stats().Records
+	f.must(await(func(done func(error)) { j.Promise(9, 3, done) }))
+	if n := j.Stats().Records - before; n != 0 {
+		t.Errorf("%d records", n)
+	}
+}
+
+func TestJournal_isRewrittenWhenMostlyHistory(t *testing.T) {
+	f := memFixture(t)
+	j := f.store.Journal()
+	for i := range 5000 {
+		f.must(await(func(done func(error)) { j.Progress(chunk.Incarnation(i%10), chunk.LSN(i), 0, done) }))
+	}
+	st := j.Stats()
+	if st.Rewrites < 2 || st.Bytes > 200_000 {
+		t.Errorf("%+v", st)
+	}
+	f.powerOff()
+	for i := range 10 {
+		if s, _ := f.store.Journal().State(chunk.Incarnation(i)); s.Mark != chunk.LSN(4990+i) {
+			t.Errorf("stream %d: %+v", i, s)
+		}
+	}
+}
+
+// A torn last record is dropped; a damaged or missing journal sets every replica
+// aside, and is kept.
+func TestJournal_damage(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(b []byte) []byte
+		lost   bool
+	}{
+		{"torn", func(b []byte) []byte { return b[:len(b)-1] }, false},
+		{"torn to zeros", func(b []byte) []byte { clear(b[len(b)-20:]); return b }, false},
+		{"garbage behind it", func(b []byte) []byte { return append(bytes.Clone(b), "garbage that is no record"...) }, false},
+		{"flipped first", func(b []byte) []byte { b[12] ^= 1; return b }, true},
+		{"flipped middle", func(b []byte) []byte { b[60] ^= 1; return b }, true},
+		{"flipped last", func(b []byte) []byte { b[len(b)-3] ^= 1; return b }, true},
+		{"empty", func([]byte) []byte { return nil }, true},
+		{"another's", func(b []byte) []byte { return appendJournalBegin(nil, 99)[:20] }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := memFixture(t)
+			f.publish(3, 20)
+			f.sync()
+			f.must(await(func(done func(error)) { f.store.journal.Promise(testIncarnation, 2, done) }))
+			f.must(await(func(done func(error)) { f.store.journal.Promise(testIncarnation, 3, done) }))
+			f.log.shut()
+			f.must(f.store.Close())
+			f.must(f.fs.(*vfs.Mem).Edit(journalOf(t, f.store), c.change))
+			f.open()
+			f.openLog()
+			f.wantAll(0, 6)
+			if lost := f.store.Journal().Lost() != nil; lost != c.lost {
+				t.Fatalf("lost: %v", f.store.Journal().Lost())
+			}
+			s, _ := f.store.Journal().State(testIncarnation)
+			kept, err := f.fs.List("data/" + quarantineDir)
+			f.must(err)
+			if c.lost {
+				if f.found.Aside != AsideJournalLost || len(kept) != 1 {
+					t.Errorf("aside: %s, kept %v", f.found.Aside, kept)
+				}
+				f.restart()
+				if f.found.Aside != AsideJournalLost || f.store.Journal().Lost() != nil {
+					t.Errorf("after a restart: %s, %v", f.found.Aside, f.store.Journal().Lost())
+				}
+				return
+			}
+			if f.found.Aside != NotAside || s.Promise < 2 || len(kept) != 0 {
+				t.Errorf("aside: %s, state %+v, kept %v", f.found.Aside, s, kept)
+			}
+		})
+	}
+	t.Run("missing", func(t *testing.T) {
+		f := memFixture(t)
+		f.must(f.store.Close())
+		f.must(f.fs.Remove(journalOf(t, f.store)))
+		f.open()
+		f.openLog()
+		if f.found.Aside != AsideJournalLost {
+			t.Errorf("aside: %s", f.found.Aside)
+		}
+	})
+	t.Run("newer version", func(t *testing.T) {
+		f := memFixture(t)
+		f.must(f.store.Close())
+		b := appendJournalBegin(nil, 7)
+		f.must(f.fs.(*vfs.Mem).Edit(journalOf(t, f.store), func([]byte) []byte {
+			body := bytes.Clone(b[8:])
+			body[7]++
+			return manifestFrame(0, body)
+		}))
+		if _, err := NewStore(Options{FS: f.fs, Dir: f.dir}); !errors.Is(err, ErrVersion) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// A write that fails is told, changes nothing, and is repeated in full: a value
+// that never became durable is not taken for one (ENOSPC).
+func TestJournal_failedWrite(t *testing.T) {
+	f := newFixture(t, vfs.NewMem(), "data")
+	faulty := f.faulty()
+	j := f.store.Journal()
+	rule := faulty.Add(vfs.Rule{Ops: vfs.OpWrite, Path: journalName, Fault: vfs.Fault{Err: syscall.ENOSPC, Short: 7}})
+	promise := func() error { return await(func(done func(error)) { j.Promise(5, 2, done) }) }
+	if err := promise(); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("got %v", err)
+	}
+	if s, ok := j.State(5); ok {
+		t.Errorf("it is remembered: %+v", s)
+	}
+	if err := promise(); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the second time: %v", err)
+	}
+	faulty.Lift(rule)
+	f.must(promise())
+	f.must(f.store.Close())
+	f.open()
+	if s, _ := f.store.Journal().State(5); s.Promise != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// After a failed sync nothing is believed any more (ErrPoisoned).
+func TestJournal_failedSync(t *testing.T) {
+	f := newFixture(t, vfs.NewMem(), "data")
+	faulty := f.faulty()
+	j := f.store.Journal()
+	faulty.Add(vfs.Rule{Ops: vfs.OpSync, Path: journalName, Times: 1, Fault: vfs.Fault{Err: syscall.EIO, Sync: vfs.BytesLostAtCrash}})
+	for i := range 3 {
+		if err := await(func(done func(error)) { j.Promise(5, chunk.Epoch(i+2), done) }); err == nil {
+			t.Fatalf("promise %d was believed", i)
+		}
+	}
+	if err := await(func(done func(error)) { j.Promise(6, 1, done) }); !errors.Is(err, ErrPoisoned) {
+		t.Errorf("another stream's promise: %v", err)
+	}
+}
+
+func TestJournal_golden(t *testing.T) {
+	b := appendJournalBegin(nil, 0x1122334455667788)
+	b = appendJournalState(b, 0x1122334455667788, testIncarnation, &StreamState{Promise: 3, Commit: 40, Mark: 42, Aside: AsideLearner})
+	b = appendJournalGone(b, 0x1122334455667788, testIncarnation+1)
+	golden(t, "journal", b)
+	id, states, good, err := decodeJournal(b)
+	if err != nil || good != len(b) || id != 0x1122334455667788 || len(states) != 1 {
+		t.Errorf("%s, %v, %d of %d, %v", id, states, good, len(b), err)
+	}
+}
+
+func FuzzJournal(f *testing.F) {
+	b := appendJournalBegin(nil, 5)
+	f.Add(bytes.Clone(b))
+	b = appendJournalState(b, 5, testIncarnation, &StreamState{Promise: 3})
+	f.Add(appendJournalGone(b, 5, testIncarnation))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		id, states, good, err := decodeJournal(b)
+		if err != nil {
+			return
+		}
+		if good > len(b) {
+			t.Fatalf("%d good bytes of %d", good, len(b))
+		}
+		again, same, n, err := decodeJournal(b[:good])
+		if err != nil || again != id || n != good || fmt.Sprint(same) != fmt.Sprint(states) {
+			t.Fatalf("the good part reads as something else: %v", err)
+		}
+	})
+}
