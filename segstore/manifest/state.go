@@ -108,14 +108,11 @@ func (s *State) replace(r *Record) error {
 			return bad
 		}
 	}
-	first, last, by := &run[0], &run[len(run)-1], &r.Summary
-	if by.LastLSN != last.LastLSN || by.BaseOffset != first.BaseOffset || by.NextOffset != last.NextOffset ||
-		by.DigestBefore != first.DigestBefore || by.DigestAfter != last.DigestAfter ||
-		slices.Contains(r.Old, by.Name()) {
-		return bad
+	if err := r.Summary.Replaces(run); err != nil {
+		return err
 	}
 	s.Obsolete = append(s.Obsolete, r.Old...)
-	s.Segments = slices.Replace(slices.Clone(s.Segments), at, at+len(r.Old), *by)
+	s.Segments = slices.Replace(slices.Clone(s.Segments), at, at+len(r.Old), r.Summary)
 	return nil
 }
 
