@@ -22,8 +22,8 @@ import (
 // covers everything written before it, so fencing a thousand streams costs what
 // fencing one does.
 //
-// A failed write or sync is final: later changes fail with ErrPoisoned, and the
-// node must be started again.
+// A file whose sync has failed is not believed again: what was asked for fails,
+// and the next change writes a new file with everything.
 type Journal struct {
 	fs     vfs.FS
 	dir    string
@@ -36,8 +36,10 @@ type Journal struct {
 	states map[chunk.Incarnation]StreamState
 	file   *journalFile
 	size   int64 // bytes of good records in the file
-	broken error
-	stats  JournalStats
+	// suspect: a write or sync of the file has failed.
+	suspect bool
+	closed  bool
+	stats   JournalStats
 }
 
 // journalFile is one generation of the file. The one that a rewrite replaces is
@@ -163,7 +165,7 @@ func (j *Journal) Change(inc chunk.Incarnation, change func(*StreamState), done 
 	was, known := j.states[inc]
 	s := was
 	change(&s)
-	if known && s == was && j.broken == nil && j.file.waiting == 0 {
+	if known && s == was && !j.suspect && !j.closed && j.file.waiting == 0 {
 		j.mu.Unlock()
 		answer(done, nil)
 		return
@@ -216,34 +218,32 @@ func answer(done func(error), err error) {
 }
 
 func (j *Journal) write(record []byte) error {
-	if j.broken != nil {
-		return j.broken
+	if j.closed {
+		return ErrClosed
 	}
-	if manifest.WorthRewriting(j.size+int64(len(record)), j.live()) {
-		return j.breakOn(j.rewrite())
+	if j.suspect || manifest.WorthRewriting(j.size+int64(len(record)), j.live()) {
+		err := j.rewrite()
+		j.suspect = err != nil
+		return err
 	}
 	if _, err := j.file.WriteAt(record, j.size); err != nil {
-		// Half a record must not stay: the next one would look like damage.
-		return errors.Join(fmt.Errorf("append to the node journal: %w", err), j.breakOn(j.file.Truncate(j.size)))
+		// Half a record must not stay: the next one would make it look like
+		// damage.
+		j.suspect = j.file.Truncate(j.size) != nil
+		return fmt.Errorf("append to the node journal: %w", err)
 	}
 	j.size += int64(len(record))
 	j.stats.Records++
 	return nil
 }
 
-// breakOn makes a failure final.
-func (j *Journal) breakOn(err error) error {
-	if err != nil && j.broken == nil {
-		j.broken = fmt.Errorf("%w: node journal: %w", ErrPoisoned, err)
-	}
-	return j.broken
-}
-
 func (j *Journal) synced(f *journalFile, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	f.waiting--
-	_ = j.breakOn(err)
+	if err != nil && f == j.file {
+		j.suspect = true
+	}
 	if f.retired && f.waiting == 0 {
 		j.closeFile(f)
 	}
@@ -306,9 +306,7 @@ func (j *Journal) close() error {
 	err := await(func(done func(error)) { j.syncer.Submit(j.file.File, done) })
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.broken == nil {
-		j.broken = ErrClosed
-	}
+	j.closed = true
 	j.closeFile(j.file)
 	return err
 }

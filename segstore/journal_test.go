@@ -243,25 +243,35 @@ func TestJournal_failedWrite(t *testing.T) {
 	}
 }
 
-// After a failed sync nothing is believed any more (ErrPoisoned).
+// After a failed sync the file is not believed again; the next change writes a
+// new one with everything.
 func TestJournal_failedSync(t *testing.T) {
-	f := newFixture(t, vfs.NewMem(), "data")
+	mem := vfs.NewMem()
+	f := newFixture(t, mem, "data")
 	faulty := f.faulty()
 	j := f.store.Journal()
 	faulty.Add(vfs.Rule{Ops: vfs.OpSync, Path: journalName, Times: 1, Fault: vfs.Fault{Err: syscall.EIO, Sync: vfs.BytesLostAtCrash}})
-	for i := range 3 {
-		if err := await(func(done func(error)) { j.Promise(5, chunk.Epoch(i+2), done) }); err == nil {
-			t.Fatalf("promise %d was believed", i)
-		}
+	promise := func(inc chunk.Incarnation) error {
+		return await(func(done func(error)) { j.Promise(inc, 2, done) })
 	}
-	if err := await(func(done func(error)) { j.Promise(6, 1, done) }); !errors.Is(err, ErrPoisoned) {
-		t.Errorf("another stream's promise: %v", err)
+	if err := promise(5); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("got %v", err)
+	}
+	f.must(promise(6))
+	f.must(promise(5)) // not answered from memory
+	f.log.shut()
+	f.fs = mem.Crash(vfs.Policy{}, vfs.Seeded(1))
+	f.open()
+	for _, inc := range []chunk.Incarnation{5, 6} {
+		if s, _ := f.store.Journal().State(inc); s.Promise != 2 {
+			t.Errorf("stream %s: %+v", inc, s)
+		}
 	}
 }
 
 func TestJournal_golden(t *testing.T) {
 	b := appendJournalBegin(nil, 0x1122334455667788)
-	b = appendJournalState(b, 0x1122334455667788, testIncarnation, &StreamState{Promise: 3, Commit: 40, Mark: 42, Aside: AsideLearner})
+	b = appendJournalState(b, 0x1122334455667788, testIncarnation, &StreamState{Promise: 3, Commit: 40, Mark: 42, Registration: 2, Aside: AsideLearner})
 	b = appendJournalGone(b, 0x1122334455667788, testIncarnation+1)
 	golden(t, "journal", b)
 	id, states, good, err := decodeJournal(b)

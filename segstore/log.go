@@ -331,10 +331,12 @@ func (l *Log) Close() error {
 }
 
 // noteFailedSync makes sure that the next opening takes nothing above n for
-// durable, whatever the system's cache then shows (design 3.7).
+// durable, whatever the system's cache then shows (design 3.7). MANIFEST is
+// replaced by a new file, since the sync that failed may have been its own.
 func (l *Log) noteFailedSync(n chunk.LSN) error {
 	lowered := await(func(done func(error)) { l.store.journal.Lower(l.inc, n, done) })
-	return errors.Join(lowered, l.records.append(&manifest.Record{Kind: manifest.KindCut, LSN: n}))
+	records := append(l.state.Records(), manifest.Record{Kind: manifest.KindCut, LSN: n})
+	return errors.Join(lowered, l.records.rewrite(records))
 }
 
 // shut ends the use of the log's files without a last sync.

@@ -29,9 +29,12 @@ func (l *Log) seal() error {
 		return err
 	}
 	if err := l.records.append(&manifest.Record{Kind: manifest.KindSealed, Summary: sealed}); err != nil {
-		// A footer without its record is finished at the next start. In this run
-		// the segment goes on, if the footer can be taken away.
-		return l.condemn(fmt.Errorf("seal %s: %w", s.name, err), errors.Join(h.Truncate(sealed.Size), l.records.broken))
+		if fatal := l.records.broken; fatal != nil {
+			// The record may be there or not; the footer goes with both.
+			return l.condemn(err, fatal)
+		}
+		// No record: the segment goes on, if the footer can be taken away.
+		return l.condemn(fmt.Errorf("seal %s: %w", s.name, err), h.Truncate(sealed.Size))
 	}
 	if err := l.state.Apply(&manifest.Record{Kind: manifest.KindSealed, Summary: sealed}); err != nil {
 		return l.condemn(err, err)
