@@ -13,34 +13,35 @@ const (
 	// turnBytes is how much one subscription may take before the next has its
 	// turn; one chunk always fits.
 	turnBytes = 64 << 10
-	// skippedMax is how many chunks without a match a turn may pass over.
-	skippedMax = 256
+	// skippedBytes is what a chunk without a match counts as: it was looked at.
+	skippedBytes = 1 << 10
 )
 
 // deliver is the way out for messages: it lets subscriptions add chunks to the
-// round, one after another, until the round is full or none has more.
-func (w *writer) deliver() error {
+// round, one after another, until none has more or the round is full, which is
+// when there may be more.
+func (w *writer) deliver() (more bool, err error) {
 	most := w.session.limits.DeliverBytes
 	for taken := 0; taken < most && len(w.vectors) < vectorsMax; {
 		sub, credit, seen := w.session.out.next()
 		if sub == nil {
-			return nil
+			return false, nil
 		}
 		n, err := w.serve(sub, credit, seen)
 		if err != nil {
-			return err
+			return false, err
 		}
 		taken += n
 	}
-	return nil
+	return true, nil
 }
 
 // serve gives one subscription its turn. The error is of the socket: one of the
 // log takes the subscription away, and the client is told to look elsewhere.
 func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, err error) {
-	used, skipped, atEnd := 0, 0, false
+	used, atEnd := 0, false
 	var broken error
-	for used < credit && bytes < turnBytes && skipped < skippedMax && len(w.vectors) < vectorsMax {
+	for used < credit && bytes < turnBytes && len(w.vectors) < vectorsMax {
 		commit, _ := sub.tie.replica.Committed()
 		view, ok, failure := sub.reader.Next(commit)
 		if failure != nil || !ok {
@@ -49,14 +50,17 @@ func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, e
 		}
 		if sub.filtered && !sub.matcher.Matches(view.Header.FilterAlgorithm, view.Filter()) {
 			view.Release()
-			skipped++
+			bytes += skippedBytes
 			continue
 		}
 		used++
-		bytes += int(view.Header.DataLength)
+		bytes += wire.DeliverV2HeadSize + chunk.ClientHeaderLength + int(view.Header.DataLength)
 		if err = w.add(sub, view); err != nil {
 			break
 		}
+	}
+	if used == credit {
+		sub.reader.Rest()
 	}
 	if w.session.out.served(sub, used, seen, atEnd) {
 		sub.reader.Close()

@@ -31,7 +31,7 @@ type fakeNode struct {
 }
 
 func newFakeNode(t testing.TB, fs vfs.FS, dir string) *fakeNode {
-	store, err := segstore.NewStore(segstore.Options{FS: fs, Dir: dir})
+	store, err := segstore.NewStore(segstore.Options{FS: fs, Dir: dir, CacheBytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,6 +49,8 @@ func newFakeNode(t testing.TB, fs vfs.FS, dir string) *fakeNode {
 	n.permit(t, "guest", "/", ".*", ".*", ".*")
 	return n
 }
+
+func vhost(name string) catalog.Body { return &catalog.CreateVHost{Name: name} }
 
 func (n *fakeNode) addUser(t testing.TB, user, password string) {
 	n.mu.Lock()

@@ -25,12 +25,16 @@ type house struct {
 	*fakeNode
 	broker *broker.Broker
 	addr   string
-	frames bool
 }
 
 func serve(t testing.TB, change func(*broker.Config)) *house {
 	t.Helper()
-	node := newFakeNode(t, vfs.NewMem(), "data")
+	return serveOn(t, vfs.NewMem(), "data", change)
+}
+
+func serveOn(t testing.TB, fs vfs.FS, dir string, change func(*broker.Config)) *house {
+	t.Helper()
+	node := newFakeNode(t, fs, dir)
 	config := broker.Config{NodeName: nodeName, FailedLoginDelay: 50 * time.Millisecond}
 	if change != nil {
 		change(&config)
@@ -39,10 +43,7 @@ func serve(t testing.TB, change func(*broker.Config)) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := listen(t)
 	served := make(chan error, 1)
 	go func() { served <- b.Serve(listener) }()
 	t.Cleanup(func() {
@@ -56,6 +57,15 @@ func serve(t testing.TB, change func(*broker.Config)) *house {
 		}
 	})
 	return &house{fakeNode: node, broker: b, addr: listener.Addr().String()}
+}
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listener
 }
 
 // peer is a client that sends any frame and looks at each one that comes.
@@ -74,6 +84,10 @@ func (h *house) dial(t testing.TB) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newPeer(t, conn)
+}
+
+func newPeer(t testing.TB, conn net.Conn) *peer {
 	p := &peer{Raw: client.NewRaw(conn), t: t, skip: map[wire.Key]bool{}}
 	p.SetDeadline(time.Now().Add(patience))
 	t.Cleanup(func() { p.Close() })

@@ -11,6 +11,7 @@ const sectionPiece = 64 << 10
 
 // copySection writes a section of a file through a buffer.
 func (w *writer) copySection(from io.ReaderAt, position, length int64) error {
+	w.sent(int(length))
 	piece := buffers.take(sectionPiece)
 	defer buffers.give(piece)
 	for left := length; left > 0; {
@@ -23,7 +24,6 @@ func (w *writer) copySection(from io.ReaderAt, position, length int64) error {
 		}
 		left -= int64(len(b))
 	}
-	w.session.broker.stats.sentBytes.Add(uint64(length))
 	return nil
 }
 

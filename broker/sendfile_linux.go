@@ -18,6 +18,7 @@ func (w *writer) send(from io.ReaderAt, position, length int64) error {
 		return w.copySection(from, position, length)
 	}
 	left := int(length)
+	w.sent(left)
 	for left > 0 {
 		if err := w.allowTime(); err != nil {
 			return err
@@ -28,7 +29,6 @@ func (w *writer) send(from io.ReaderAt, position, length int64) error {
 		}
 		left -= sent
 	}
-	w.session.broker.stats.sentBytes.Add(uint64(length))
 	return nil
 }
 

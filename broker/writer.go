@@ -25,7 +25,8 @@ type writer struct {
 	run     []byte
 	begun   int
 	vectors net.Buffers
-	size    int             // bytes in vectors and run
+	size    int             // bytes in vectors
+	wrote   bool            // in this round
 	lent    []segstore.View // whose bytes vectors refer to
 
 	settled []settlement // taken from the outbox
@@ -57,18 +58,20 @@ func (s *session) write() {
 		w.pulse.set(state.pace)
 		w.settle(w.settled)
 		clear(w.settled)
-		err := w.deliver()
-		wrote := w.pending() > 0
+		w.wrote = false
+		more, err := w.deliver()
 		if err == nil {
 			err = w.flush()
+		}
+		if w.wrote {
+			w.pulse.quiet = false
 		}
 		switch {
 		case err != nil:
 			s.broker.note(s, err)
 			s.kill()
 			return
-		case wrote:
-			w.pulse.quiet = false
+		case w.wrote || more:
 		case state.finishing:
 			return
 		default:
@@ -106,9 +109,6 @@ func (o *outbox) take(w *writer) orders {
 	return state
 }
 
-// pending is how many bytes wait to be flushed.
-func (w *writer) pending() int { return w.size + len(w.run) - w.begun }
-
 // refer adds bytes that are not ours, behind the run so far.
 func (w *writer) refer(data []byte) {
 	w.closeRun()
@@ -132,7 +132,7 @@ func (w *writer) flush() error {
 	if w.size == 0 {
 		return nil
 	}
-	w.session.broker.stats.sentBytes.Add(uint64(w.size))
+	w.sent(w.size)
 	left := w.vectors
 	for len(left) > 0 {
 		if err := w.allowTime(); err != nil {
@@ -144,6 +144,12 @@ func (w *writer) flush() error {
 		}
 	}
 	return nil
+}
+
+// sent notes bytes that are being written.
+func (w *writer) sent(bytes int) {
+	w.wrote = true
+	w.session.broker.stats.sentBytes.Add(uint64(bytes))
 }
 
 func (w *writer) allowTime() error {
