@@ -60,3 +60,13 @@ type Replica interface {
 	// Attach opens a reader at a place.
 	Attach(segstore.Spec) (*segstore.Reader, error)
 }
+
+// ReplicasOf lets sessions find the replicas of a node.
+func ReplicasOf(node *replication.Node) Replicas { return nodeReplicas{node} }
+
+type nodeReplicas struct{ node *replication.Node }
+
+func (n nodeReplicas) Replica(stream chunk.Incarnation) (Replica, bool) {
+	replica, ok := n.node.Replica(stream)
+	return replica, ok
+}

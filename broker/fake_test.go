@@ -21,13 +21,12 @@ const nodeName = "n1"
 type fakeNode struct {
 	store *segstore.Store
 
-	mu         sync.Mutex
-	state      *catalog.State
-	listeners  map[int]func([]catalog.Change)
-	count      int
-	replicas   map[chunk.Incarnation]*fakeReplica
-	passwords  map[string]string
-	leaderless bool // new streams get no leader
+	mu        sync.Mutex
+	state     *catalog.State
+	listeners map[int]func([]catalog.Change)
+	count     int
+	replicas  map[chunk.Incarnation]*fakeReplica
+	passwords map[string]string
 }
 
 func newFakeNode(t testing.TB, fs vfs.FS, dir string) *fakeNode {
@@ -116,28 +115,35 @@ func (n *fakeNode) Authenticate(_ context.Context, user string, password []byte)
 func (n *fakeNode) CreateStream(_ context.Context, request broker.CreateStream) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	s, err := n.catalogueLocked(request)
+	if err != nil {
+		return err
+	}
+	if err := n.store.Create(s.Name, s.Incarnation); err != nil {
+		return err
+	}
+	log, _, err := n.store.Open(s.Incarnation, segstore.Config{})
+	if err != nil {
+		return err
+	}
+	n.replicas[s.Incarnation] = newFakeReplica(log, s.Incarnation, request.Arguments.FilterSize())
+	return n.electLocked(s.Incarnation)
+}
+
+// catalogueLocked enters a new stream without a leader.
+func (n *fakeNode) catalogueLocked(request broker.CreateStream) (*catalog.Stream, error) {
 	n.count++
 	created := catalog.NewStream{
-		VHost: request.VHost, Name: request.Name, Arguments: request.Arguments,
-		Incarnation: chunk.Incarnation(n.count), Creator: request.Creator,
+		VHost: request.VHost, Name: request.Name, Arguments: request.Arguments, Creator: request.Creator,
+		Incarnation: chunk.Incarnation(n.count),
 	}
 	created.Replicas = append(created.Replicas, nodeName)
 	err := n.applyLocked(&catalog.CreateStreams{Streams: []catalog.NewStream{created}})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := n.store.Create(request.VHost+"/"+request.Name, created.Incarnation); err != nil {
-		return err
-	}
-	log, _, err := n.store.Open(created.Incarnation, segstore.Config{})
-	if err != nil {
-		return err
-	}
-	n.replicas[created.Incarnation] = newFakeReplica(log, created.Incarnation, request.Arguments.FilterSize())
-	if n.leaderless {
-		return nil
-	}
-	return n.electLocked(created.Incarnation)
+	s, _ := n.state.Incarnation(created.Incarnation)
+	return s, nil
 }
 
 func (n *fakeNode) electLocked(stream chunk.Incarnation) error {

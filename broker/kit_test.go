@@ -35,11 +35,18 @@ func serve(t testing.TB, change func(*broker.Config)) *house {
 func serveOn(t testing.TB, fs vfs.FS, dir string, change func(*broker.Config)) *house {
 	t.Helper()
 	node := newFakeNode(t, fs, dir)
+	h := startBroker(t, node, node, change)
+	h.fakeNode = node
+	return h
+}
+
+func startBroker(t testing.TB, directory broker.Directory, replicas broker.Replicas, change func(*broker.Config)) *house {
+	t.Helper()
 	config := broker.Config{NodeName: nodeName, FailedLoginDelay: 50 * time.Millisecond}
 	if change != nil {
 		change(&config)
 	}
-	b, err := broker.New(config, node, node)
+	b, err := broker.New(config, directory, replicas)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +63,7 @@ func serveOn(t testing.TB, fs vfs.FS, dir string, change func(*broker.Config)) *
 			t.Errorf("serve: %v", err)
 		}
 	})
-	return &house{fakeNode: node, broker: b, addr: listener.Addr().String()}
+	return &house{broker: b, addr: listener.Addr().String()}
 }
 
 func listen(t testing.TB) net.Listener {

@@ -62,23 +62,23 @@ func (s *session) attach(t *tie, do func()) bool {
 	return true
 }
 
-// loosen forgets a tie that nothing needs any more.
+// loosen forgets a tie, or the watch on its stream, that nothing needs any more.
 func (s *session) loosen(t *tie) {
 	s.mu.Lock()
-	unused := t.publishers == 0 && t.subscriptions == 0 && !t.consulted &&
-		s.ties[t.stream.Incarnation] == t
-	if unused {
-		s.untieLocked(t)
+	defer s.mu.Unlock()
+	if s.ties[t.stream.Incarnation] == t {
+		s.loosenLocked(t)
 	}
-	s.mu.Unlock()
 }
 
-func (s *session) untieLocked(t *tie) {
-	delete(s.ties, t.stream.Incarnation)
-	s.broker.ties.remove(t)
-	if t.unwatch != nil {
+func (s *session) loosenLocked(t *tie) {
+	if t.subscriptions == 0 && t.unwatch != nil {
 		t.unwatch()
 		t.unwatch = nil
+	}
+	if t.publishers == 0 && t.subscriptions == 0 && !t.consulted {
+		delete(s.ties, t.stream.Incarnation)
+		s.broker.ties.remove(t)
 	}
 }
 
@@ -87,14 +87,12 @@ type loss struct {
 	publisher    func(*publisher) bool
 	subscription func(*subscription) bool
 	consulted    bool
-	stream       bool // the whole tie goes
 }
 
 var everything = loss{
 	publisher:    func(*publisher) bool { return true },
 	subscription: func(*subscription) bool { return true },
 	consulted:    true,
-	stream:       true,
 }
 
 // dropTie takes parts of the connection's tie to a stream away, frees their
@@ -126,9 +124,7 @@ func (s *session) dropTie(incarnation chunk.Incarnation, lost loss) {
 	if lost.consulted {
 		t.consulted = false
 	}
-	if lost.stream || t.publishers == 0 && t.subscriptions == 0 && !t.consulted {
-		s.untieLocked(t)
-	}
+	s.loosenLocked(t)
 	s.mu.Unlock()
 	for _, p := range publishers {
 		p.close()
@@ -148,7 +144,8 @@ func (s *session) giveUp() {
 	publishers, subscriptions := s.publishers, s.subscriptions
 	s.publishers, s.subscriptions = map[uint8]*publisher{}, map[uint8]*subscription{}
 	for _, t := range s.ties {
-		s.untieLocked(t)
+		t.publishers, t.subscriptions, t.consulted = 0, 0, false
+		s.loosenLocked(t)
 	}
 	s.mu.Unlock()
 	for _, p := range publishers {
