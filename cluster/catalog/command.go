@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore/chunk"
 )
 
@@ -39,6 +40,8 @@ type Outcome struct {
 	Refusal     *Refusal          `json:"refusal,omitempty"` // nil: it was done
 	Incarnation chunk.Incarnation `json:"incarnation,omitzero"`
 	Epoch       chunk.Epoch       `json:"epoch,omitempty"`
+	// Registration is the replica's new one.
+	Registration protocol.Registration `json:"registration,omitempty"`
 }
 
 // Err returns the refusal as an error.
@@ -97,8 +100,10 @@ func init() { // the registration table
 	enter[RegisterReplicas]()
 	enter[ClearReplicas]()
 	enter[AddReplicas]()
-	enter[ChangeVoter]()
-	enter[RemoveReplica]()
+	enter[ChangeVoters]()
+	enter[RetireReplicas]()
+	enter[RemoveReplicas]()
+	enter[TransferLeaders]()
 	enter[PutNode]()
 	enter[MarkNode]()
 	enter[RemoveNode]()

@@ -78,7 +78,7 @@ func (c *AssignLeaders) apply(e *edit) []Outcome {
 		if s.Leader == leader {
 			continue // the same outcome once more
 		}
-		s.Leader = leader
+		s.Leader, s.Target = leader, ""
 		e.putStream(s)
 	}
 	return out
@@ -103,6 +103,57 @@ func (s *Stream) electable(a Assign) *Refusal {
 		return refuse(ErrReplicaMissing, "stream %q has none on %q", s.Name, a.Node)
 	case !r.Voter || r.Aside && len(s.Voters()) > 1: // a sole voter is taken back
 		return refuse(ErrUnsafe, "the replica of %q on %q counts for nothing and can't lead", s.Name, a.Node)
+	}
+	return nil
+}
+
+// Transfer says where a stream's leader is wanted; To "" ends the wish.
+type Transfer struct {
+	Stream chunk.Incarnation `json:"stream"`
+	To     protocol.NodeID   `json:"to"`
+}
+
+// TransferLeaders says where leaders are wanted, each stream for itself. The
+// coordinator asks the present leader to hand over (D4).
+type TransferLeaders struct {
+	Transfers []Transfer `json:"transfers"`
+}
+
+func (*TransferLeaders) kind() string { return "leaders.transfer" }
+
+func (c *TransferLeaders) apply(e *edit) []Outcome {
+	out := make([]Outcome, len(c.Transfers))
+	for i, x := range c.Transfers {
+		s, r := e.modify(x.Stream)
+		if r == nil {
+			r = s.transferable(x.To)
+		}
+		if r != nil {
+			out[i].Refusal = r
+			continue
+		}
+		if s.Leader.Node == x.To {
+			x.To = "" // there already
+		}
+		if s.Target != x.To {
+			s.Target = x.To
+			e.putStream(s)
+		}
+	}
+	return out
+}
+
+// transferable says why a stream can't be led from a node, or nil.
+func (s *Stream) transferable(to protocol.NodeID) *Refusal {
+	if to == "" {
+		return nil
+	}
+	r, ok := s.Replica(to)
+	switch {
+	case !ok:
+		return refuse(ErrReplicaMissing, "stream %q has none on %q", s.Name, to)
+	case !r.Voter || r.Aside || r.Leaving:
+		return refuse(ErrUnsafe, "the replica of %q on %q can't lead: it is a learner, set aside or on its way out", s.Name, to)
 	}
 	return nil
 }

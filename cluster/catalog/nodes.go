@@ -104,6 +104,7 @@ func (c *RemoveNode) apply(e *edit) []Outcome {
 type Load struct {
 	Replicas int // voters and learners
 	Leaders  int // streams whose newest epoch it leads, or is wanted to
+	Learners int // replicas that are to become voters
 }
 
 // Load returns what a node carries.
@@ -119,6 +120,9 @@ func (e *edit) shift(s *Stream, sign int) {
 		l.Replicas += sign
 		if r.Node == s.place() {
 			l.Leaders += sign
+		}
+		if !r.Voter && !r.Leaving {
+			l.Learners += sign
 		}
 		e.loads = e.loads.put(r.Node, l)
 	}

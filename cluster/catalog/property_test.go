@@ -71,11 +71,17 @@ func (g *generator) body(s *State) Body {
 	case 10, 11:
 		return &ClearReplicas{Replicas: []Cleared{{st.Incarnation, r.Node, r.Registration, st.Epoch}}}
 	case 12:
-		return &AddReplicas{Replicas: []Added{{st.Incarnation, g.node()}}}
+		return &AddReplicas{Replicas: []Added{{Stream: st.Incarnation, Node: g.node()}}}
 	case 13:
-		return &ChangeVoter{st.Incarnation, st.Epoch, st.ConfigVersion, r.Node, g.IntN(2) == 0}
+		return []Body{
+			&ChangeVoters{[]VoterChange{{st.Incarnation, st.Epoch, st.ConfigVersion, r.Node, r.Registration, !r.Voter}}},
+			&TransferLeaders{[]Transfer{{st.Incarnation, r.Node}}},
+		}[g.IntN(2)]
 	case 14:
-		return &RemoveReplica{st.Incarnation, r.Node, r.Registration}
+		return []Body{
+			&RemoveReplicas{[]Removed{{st.Incarnation, r.Node, r.Registration}}},
+			&RetireReplicas{[]Retired{{st.Incarnation, r.Node, g.IntN(3) == 0}}},
+		}[g.IntN(2)]
 	case 15:
 		return []Body{
 			&PutNode{ID: g.node(), Disk: fmt.Sprint(g.IntN(2)), Replace: g.IntN(4) == 0},
@@ -170,7 +176,7 @@ func sameResult(a, b Result) bool {
 		if (x.Refusal == nil) != (y.Refusal == nil) || x.Refusal != nil && *x.Refusal != *y.Refusal {
 			return false
 		}
-		return x.Incarnation == y.Incarnation && x.Epoch == y.Epoch
+		return x.Incarnation == y.Incarnation && x.Epoch == y.Epoch && x.Registration == y.Registration
 	})
 }
 
@@ -201,6 +207,9 @@ func checkState(t *testing.T, s *State) {
 			l.Replicas++
 			if r.Node == st.place() {
 				l.Leaders++
+			}
+			if !r.Voter && !r.Leaving {
+				l.Learners++
 			}
 			loads[r.Node] = l
 			if _, ok := s.Node(r.Node); !ok {

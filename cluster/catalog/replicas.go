@@ -41,7 +41,7 @@ func (c *RegisterReplicas) apply(e *edit) []Outcome {
 		}
 		s.setAside(at)
 		e.putStream(s)
-		out[i].Incarnation, out[i].Epoch = s.Incarnation, s.Epoch
+		out[i].Epoch, out[i].Registration = s.Epoch, s.Replicas[at].Registration
 	}
 	return out
 }
@@ -104,11 +104,14 @@ func (c *ClearReplicas) apply(e *edit) []Outcome {
 type Added struct {
 	Stream chunk.Incarnation `json:"stream"`
 	Node   protocol.NodeID   `json:"node"`
+	// Instead, if given, is the node whose replica is to go for it.
+	Instead protocol.NodeID `json:"instead,omitempty"`
 }
 
-// AddReplicas makes learners: replicas that receive and count for nothing. It
-// is their registration too (D1): a learner's node syncs the epoch that it sees
-// in the catalog as the promise, which is at least the one of this command.
+// AddReplicas makes learners: replicas that receive and count for nothing until
+// they have caught up and the leader makes them voters. It is their
+// registration too (D1): a learner's node syncs the epoch that it sees in the
+// catalog as the promise, which is at least the one of this command.
 type AddReplicas struct {
 	Replicas []Added `json:"replicas"`
 }
@@ -125,6 +128,8 @@ func (c *AddReplicas) apply(e *edit) []Outcome {
 			r = refuse(ErrReplicaExists, "stream %q on %q", s.Name, a.Node)
 		case !e.member(a.Node):
 			r = refuse(ErrNodeMissing, "%q", a.Node)
+		case a.Instead != "":
+			r = s.makeWay(a.Instead)
 		}
 		if r != nil {
 			out[i].Refusal = r
@@ -136,9 +141,22 @@ func (c *AddReplicas) apply(e *edit) []Outcome {
 		})
 		sortReplicas(s.Replicas)
 		e.putStream(s)
-		out[i].Incarnation, out[i].Epoch = s.Incarnation, s.Epoch
+		out[i].Epoch, out[i].Registration = s.Epoch, protocol.Registration(s.ConfigVersion)
 	}
 	return out
+}
+
+// makeWay marks a replica that another one is to replace.
+func (s *Stream) makeWay(node protocol.NodeID) *Refusal {
+	at := s.replica(node)
+	switch {
+	case at < 0:
+		return refuse(ErrReplicaMissing, "stream %q has none on %q", s.Name, node)
+	case s.Replicas[at].Leaving:
+		return refuse(ErrReplicaMissing, "the replica of %q on %q is on its way out already", s.Name, node)
+	}
+	s.Replicas[at].Leaving = true
+	return nil
 }
 
 func (e *edit) member(id protocol.NodeID) bool {
@@ -146,38 +164,57 @@ func (e *edit) member(id protocol.NodeID) bool {
 	return ok
 }
 
-// ChangeVoter makes a learner a voter or a voter a learner (D3). Only the
-// leader of the newest epoch proposes it, and by doing so says that Version is
-// settled: its barrier is committed, it has adopted Version, and a majority of
-// Version durably holds everything up to its commit.
-type ChangeVoter struct {
-	Stream  chunk.Incarnation      `json:"stream"`
-	Epoch   chunk.Epoch            `json:"epoch"`
-	Version protocol.ConfigVersion `json:"version"`
-	Node    protocol.NodeID        `json:"node"`
-	Voter   bool                   `json:"voter"`
+// VoterChange makes a learner a voter or a voter a learner.
+type VoterChange struct {
+	Stream       chunk.Incarnation      `json:"stream"`
+	Epoch        chunk.Epoch            `json:"epoch"`
+	Version      protocol.ConfigVersion `json:"version"` // the settled one
+	Node         protocol.NodeID        `json:"node"`
+	Registration protocol.Registration  `json:"registration"`
+	Voter        bool                   `json:"voter"` // what it is to be
 }
 
-func (*ChangeVoter) kind() string { return "voter.change" }
+// ChangeVoters changes the voters of many streams, each for itself and by one
+// voter (D3). Only the leader of the newest epoch proposes it for a stream, and
+// by doing so says that Version is settled: its barrier is committed, it has
+// adopted Version, and a majority of Version durably holds everything up to its
+// commit. Of a learner it says that it has caught up (D2).
+type ChangeVoters struct {
+	Changes []VoterChange `json:"changes"`
+}
 
-func (c *ChangeVoter) apply(e *edit) []Outcome {
+func (*ChangeVoters) kind() string { return "voters.change" }
+
+func (c *ChangeVoters) apply(e *edit) []Outcome {
+	out := make([]Outcome, len(c.Changes))
+	for i := range c.Changes {
+		out[i].Refusal = e.changeVoter(&c.Changes[i])
+	}
+	return out
+}
+
+func (e *edit) changeVoter(c *VoterChange) *Refusal {
 	s, at, r := e.modifyReplica(c.Stream, c.Node)
+	if r == nil && s.Replicas[at].Voter == c.Voter && s.Replicas[at].Registration == c.Registration {
+		return nil // the same change once more
+	}
 	if r == nil {
 		r = s.voterChangeable(c, at)
 	}
 	if r != nil {
-		return one(r)
+		return r
 	}
-	if s.Replicas[at].Voter != c.Voter {
-		s.Replicas[at].Voter = c.Voter
-		s.ConfigVersion++
-		e.putStream(s)
+	s.Replicas[at].Voter = c.Voter
+	if c.Voter {
+		s.Replicas[at].Aside = false
 	}
-	return one(nil)
+	s.ConfigVersion++
+	e.putStream(s)
+	return nil
 }
 
 // voterChangeable says why the voters can't be changed so, or nil.
-func (s *Stream) voterChangeable(c *ChangeVoter, at int) *Refusal {
+func (s *Stream) voterChangeable(c *VoterChange, at int) *Refusal {
 	switch {
 	case !s.Led():
 		return refuse(ErrUnsettled, "stream %q is in an election", s.Name)
@@ -185,13 +222,24 @@ func (s *Stream) voterChangeable(c *ChangeVoter, at int) *Refusal {
 		return refuse(ErrStaleEpoch, "stream %q is at epoch %d, not %d", s.Name, s.Epoch, c.Epoch)
 	case c.Version != s.ConfigVersion:
 		return refuse(ErrUnsettled, "version %d of stream %q is not yet settled", s.ConfigVersion, s.Name)
-	case c.Voter && s.Replicas[at].Aside:
-		return refuse(ErrUnsafe, "the replica of %q on %q has not caught up", s.Name, c.Node)
+	case c.Registration != s.Replicas[at].Registration:
+		return refuse(ErrStaleVersion, "the replica of %q on %q is at registration %d, not %d",
+			s.Name, c.Node, s.Replicas[at].Registration, c.Registration)
+	case c.Voter && s.Replicas[at].Leaving:
+		return refuse(ErrUnsafe, "the replica of %q on %q is on its way out", s.Name, c.Node)
 	}
-	after := slices.Clone(s.Replicas)
-	after[at].Voter = c.Voter
-	voters, clean := 0, 0
-	for _, r := range after {
+	if after := slices.Clone(s.Replicas); !c.Voter {
+		after[at].Voter = false
+		if voters, clean := count(after); 2*clean <= voters {
+			return refuse(ErrUnsafe, "without %q stream %q has %d voters of which %d count", c.Node, s.Name, voters, clean)
+		}
+	}
+	return nil
+}
+
+// count returns how many replicas are voters, and how many of these count.
+func count(replicas []Replica) (voters, clean int) {
+	for _, r := range replicas {
 		if r.Voter {
 			voters++
 			if !r.Aside {
@@ -199,15 +247,48 @@ func (s *Stream) voterChangeable(c *ChangeVoter, at int) *Refusal {
 			}
 		}
 	}
-	if !c.Voter && 2*clean <= voters {
-		return refuse(ErrUnsafe, "without %q stream %q has %d voters of which %d count", c.Node, s.Name, voters, clean)
-	}
-	return nil
+	return voters, clean
 }
 
-// RemoveReplica takes a learner away; its node deletes what it holds. A voter
-// is made a learner first (ChangeVoter), the leader moved first.
-type RemoveReplica struct {
+// Retired is one replica that is to go, or with Stay to stay after all.
+type Retired struct {
+	Stream chunk.Incarnation `json:"stream"`
+	Node   protocol.NodeID   `json:"node"`
+	Stay   bool              `json:"stay,omitempty"`
+}
+
+// RetireReplicas says which replicas are to go. How they go is up to the
+// leaders and the coordinator: first those that come in their place catch up
+// and become voters, then a voter becomes a learner, then it is removed.
+type RetireReplicas struct {
+	Replicas []Retired `json:"replicas"`
+}
+
+func (*RetireReplicas) kind() string { return "replicas.retire" }
+
+func (c *RetireReplicas) apply(e *edit) []Outcome {
+	out := make([]Outcome, len(c.Replicas))
+	for i, x := range c.Replicas {
+		s, at, r := e.modifyReplica(x.Stream, x.Node)
+		if r != nil {
+			out[i].Refusal = r
+			continue
+		}
+		if s.Replicas[at].Leaving == !x.Stay {
+			continue
+		}
+		s.Replicas[at].Leaving = !x.Stay
+		if !slices.ContainsFunc(s.Replicas, func(r Replica) bool { return !r.Leaving }) {
+			out[i].Refusal = refuse(ErrUnsafe, "stream %q would be left without a replica; add one on another node first", s.Name)
+			continue
+		}
+		e.putStream(s)
+	}
+	return out
+}
+
+// Removed is one replica to be taken away.
+type Removed struct {
 	Stream chunk.Incarnation `json:"stream"`
 	Node   protocol.NodeID   `json:"node"`
 	// Registration is the one that the proposer saw, so that a repetition does
@@ -215,26 +296,36 @@ type RemoveReplica struct {
 	Registration protocol.Registration `json:"registration"`
 }
 
-func (*RemoveReplica) kind() string { return "replica.remove" }
+// RemoveReplicas takes learners away; their nodes delete what they hold. A
+// voter is made a learner first, a leader moved first.
+type RemoveReplicas struct {
+	Replicas []Removed `json:"replicas"`
+}
 
-func (c *RemoveReplica) apply(e *edit) []Outcome {
-	s, at, r := e.modifyReplica(c.Stream, c.Node)
-	switch {
-	case r != nil:
-	case s.Replicas[at].Registration != c.Registration:
-		r = refuse(ErrReplicaMissing, "registration %d of stream %q on %q", c.Registration, s.Name, c.Node)
-	case s.Replicas[at].Voter:
-		r = refuse(ErrUnsafe, "the replica of %q on %q is a voter", s.Name, c.Node)
-	case s.Leader.Node == c.Node:
-		r = refuse(ErrLeader, "stream %q on %q", s.Name, c.Node)
+func (*RemoveReplicas) kind() string { return "replicas.remove" }
+
+func (c *RemoveReplicas) apply(e *edit) []Outcome {
+	out := make([]Outcome, len(c.Replicas))
+	for i, x := range c.Replicas {
+		s, at, r := e.modifyReplica(x.Stream, x.Node)
+		switch {
+		case r != nil:
+		case s.Replicas[at].Registration != x.Registration:
+			r = refuse(ErrReplicaMissing, "registration %d of stream %q on %q", x.Registration, s.Name, x.Node)
+		case s.Replicas[at].Voter:
+			r = refuse(ErrUnsafe, "the replica of %q on %q is a voter", s.Name, x.Node)
+		case s.Leader.Node == x.Node:
+			r = refuse(ErrLeader, "stream %q on %q", s.Name, x.Node)
+		}
+		if r != nil {
+			out[i].Refusal = r
+			continue
+		}
+		s.Replicas = slices.Delete(s.Replicas, at, at+1)
+		s.ConfigVersion++
+		e.putStream(s)
 	}
-	if r != nil {
-		return one(r)
-	}
-	s.Replicas = slices.Delete(s.Replicas, at, at+1)
-	s.ConfigVersion++
-	e.putStream(s)
-	return one(nil)
+	return out
 }
 
 // modifyReplica is modify that also finds a node's replica.

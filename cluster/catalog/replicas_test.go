@@ -126,48 +126,114 @@ func TestClearReplicas_onlyByTheLeaderOfTheEpoch(t *testing.T) {
 	w.refused(clear(func(c *Cleared) { c.Epoch = 2 }), ErrStaleEpoch) // an election, no leader
 }
 
-func (w *world) change(name string, node protocol.NodeID, voter bool) *ChangeVoter {
+func (w *world) change(name string, node protocol.NodeID, voter bool) *ChangeVoters {
 	s := w.get(name)
-	return &ChangeVoter{Stream: s.Incarnation, Epoch: s.Epoch, Version: s.ConfigVersion, Node: node, Voter: voter}
+	r, _ := s.Replica(node)
+	return &ChangeVoters{Changes: []VoterChange{{
+		Stream: s.Incarnation, Epoch: s.Epoch, Version: s.ConfigVersion, Node: node, Registration: r.Registration, Voter: voter,
+	}}}
 }
 
-func TestChangeVoter_growsAndShrinks(t *testing.T) {
+func (w *world) remove(name string, node protocol.NodeID) *RemoveReplicas {
+	s := w.get(name)
+	r, _ := s.Replica(node)
+	return &RemoveReplicas{Replicas: []Removed{{s.Incarnation, node, r.Registration}}}
+}
+
+func TestChangeVoters_growsAndShrinks(t *testing.T) {
 	w := newWorld(t, "n1", "n2", "n3")
 	w.led("s", "n1")
-	w.ok(&AddReplicas{Replicas: []Added{{w.get("s").Incarnation, "n3"}}})
+	add := &AddReplicas{Replicas: []Added{{Stream: w.get("s").Incarnation, Node: "n3"}}}
+	if o := w.ok(add).Outcomes[0]; o.Epoch != 1 || o.Registration != 2 {
+		t.Errorf("the learner's promise and registration are %+v", o)
+	}
 	w.shape("s", "e1 v2 *n1 n3l-")
-	w.refused(&AddReplicas{Replicas: []Added{{w.get("s").Incarnation, "n3"}}}, ErrReplicaExists)
-	w.refused(&AddReplicas{Replicas: []Added{{w.get("s").Incarnation, "n9"}}}, ErrNodeMissing)
-	w.refused(w.change("s", "n3", true), ErrUnsafe) // not caught up
-	r, _ := w.get("s").Replica("n3")
-	w.ok(&ClearReplicas{Replicas: []Cleared{{w.get("s").Incarnation, "n3", r.Registration, 1}}})
-	w.shape("s", "e1 v3 *n1 n3l")
-
+	w.refused(add, ErrReplicaExists)
+	w.refused(&AddReplicas{Replicas: []Added{{Stream: w.get("s").Incarnation, Node: "n9"}}}, ErrNodeMissing)
+	other := w.change("s", "n3", true)
+	other.Changes[0].Registration++
+	w.refused(other, ErrStaleVersion)
 	late := w.change("s", "n3", true)
-	late.Version--
+	late.Changes[0].Version--
 	w.refused(late, ErrUnsettled)
-	w.ok(w.change("s", "n3", true))
-	w.shape("s", "e1 v4 *n1 n3")
-	w.refused(&RemoveReplica{Stream: w.get("s").Incarnation, Node: "n3", Registration: r.Registration}, ErrUnsafe)
+	promote := w.change("s", "n3", true)
+	w.ok(promote)
+	w.shape("s", "e1 v3 *n1 n3")
+	w.ok(promote) // a repetition
+	w.shape("s", "e1 v3 *n1 n3")
+	w.refused(w.remove("s", "n3"), ErrUnsafe)
 
 	w.ok(w.change("s", "n1", false)) // the leader leads on until it transfers
-	w.shape("s", "e1 v5 *n1l n3")
-	w.refused(&RemoveReplica{Stream: w.get("s").Incarnation, Node: "n1"}, ErrLeader)
+	w.shape("s", "e1 v4 *n1l n3")
+	w.refused(w.remove("s", "n1"), ErrLeader)
 	w.refused(w.change("s", "n3", false), ErrUnsafe) // the last voter
 	w.ok(grant(w.get("s"), 2))
 	w.refused(w.change("s", "n1", true), ErrUnsettled) // in an election
 	w.elect(w.get("s"), "n3")
 	stale := w.change("s", "n1", true)
-	stale.Epoch = 1
+	stale.Changes[0].Epoch = 1
 	w.refused(stale, ErrStaleEpoch)
-	w.refused(&RemoveReplica{Stream: w.get("s").Incarnation, Node: "n1", Registration: 9}, ErrReplicaMissing)
-	w.ok(&RemoveReplica{Stream: w.get("s").Incarnation, Node: "n1"})
-	w.shape("s", "e2 v6 *n3")
-	w.refused(&RemoveReplica{Stream: w.get("s").Incarnation, Node: "n1"}, ErrReplicaMissing)
+	again := w.remove("s", "n1")
+	wrong := w.remove("s", "n1")
+	wrong.Replicas[0].Registration = 9
+	w.refused(wrong, ErrReplicaMissing)
+	w.ok(again)
+	w.shape("s", "e2 v5 *n3")
+	w.refused(again, ErrReplicaMissing)
+}
+
+func TestRetireReplicas(t *testing.T) {
+	w := newWorld(t, "n1", "n2", "n3")
+	w.led("s", "n1", "n2")
+	retire := func(node protocol.NodeID, stay bool) *RetireReplicas {
+		return &RetireReplicas{Replicas: []Retired{{w.get("s").Incarnation, node, stay}}}
+	}
+	w.ok(retire("n2", false))
+	w.shape("s", "e1 v1 *n1 n2!")
+	w.ok(retire("n2", false))
+	w.refused(retire("n1", false), ErrUnsafe) // nothing would stay
+	w.refused(retire("n3", false), ErrReplicaMissing)
+	w.ok(&AddReplicas{Replicas: []Added{{Stream: w.get("s").Incarnation, Node: "n3"}}})
+	w.ok(retire("n1", false))
+	w.shape("s", "e1 v2 *n1! n2! n3l-")
+	w.ok(w.change("s", "n3", true))
+	w.ok(w.change("s", "n2", false))
+	w.refused(w.change("s", "n2", true), ErrUnsafe) // on its way out
+	w.ok(retire("n2", true))
+	w.ok(w.change("s", "n2", true))
+	w.shape("s", "e1 v5 *n1! n2 n3")
+}
+
+func TestTransferLeaders(t *testing.T) {
+	w := newWorld(t, "n1", "n2", "n3")
+	w.led("s", "n1", "n2")
+	to := func(node protocol.NodeID) *TransferLeaders {
+		return &TransferLeaders{Transfers: []Transfer{{w.get("s").Incarnation, node}}}
+	}
+	w.refused(to("n3"), ErrReplicaMissing)
+	w.ok(to("n2"))
+	if w.get("s").Target != "n2" {
+		t.Error("no target")
+	}
+	w.ok(to("n1")) // it leads already
+	if w.get("s").Target != "" {
+		t.Error("a target where the leader is")
+	}
+	w.ok(to("n2"))
+	w.ok(grant(w.get("s"), 2))
+	w.elect(w.get("s"), "n1")
+	if w.get("s").Target != "" {
+		t.Error("the wish outlived the next leader")
+	}
+	w.ok(register(w.get("s"), "n2"))
+	w.refused(to("n2"), ErrUnsafe)
+	w.ok(&AddReplicas{Replicas: []Added{{Stream: w.get("s").Incarnation, Node: "n3"}}})
+	w.refused(to("n3"), ErrUnsafe)
+	w.ok(to(""))
 }
 
 // Three voters of which one counts for nothing bear the loss of none.
-func TestChangeVoter_keepsAMajorityThatCounts(t *testing.T) {
+func TestChangeVoters_keepsAMajorityThatCounts(t *testing.T) {
 	w := newWorld(t, "n1", "n2", "n3")
 	w.led("s", "n1", "n2", "n3")
 	w.ok(register(w.get("s"), "n2"))

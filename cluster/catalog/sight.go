@@ -29,6 +29,16 @@ const (
 	// not answered; it doubles in between.
 	retryFirst protocol.Tick = 50
 	retryMost  protocol.Tick = 2_000
+	// deferral is before looking again at what a bound has put off.
+	deferral protocol.Tick = 20
+)
+
+// Bounds of what the coordinator has under way.
+const (
+	// handoversMax leaders may be handing over at the same time.
+	handoversMax = 32
+	// learnersMax learners may be catching up on one node at the same time.
+	learnersMax = 8
 )
 
 // Sight is what the coordinator knows beside the catalog: who is there, and
@@ -37,6 +47,9 @@ const (
 type Sight struct {
 	presence map[protocol.NodeID]Presence // absent is Up
 	streams  map[chunk.Incarnation]*progress
+	// handing are the streams whose leaders were asked to hand over. They are
+	// few at a time: a leader that was asked takes nothing from publishers.
+	handing map[chunk.Incarnation]chunk.Epoch
 }
 
 // progress is the state of one stream's newest epoch, as far as the coordinator
@@ -55,7 +68,8 @@ type progress struct {
 	installing bool // the leader is being told
 	installed  bool // the leader said that it leads
 	over       bool // the leader said that it does not, or no longer
-	handed     bool // the leader was asked to hand over (D4)
+	// heir is the replica that it has handed over to (D4).
+	heir protocol.NodeID
 }
 
 type refusal struct {
@@ -68,6 +82,7 @@ func NewSight() *Sight {
 	return &Sight{
 		presence: make(map[protocol.NodeID]Presence),
 		streams:  make(map[chunk.Incarnation]*progress),
+		handing:  make(map[chunk.Incarnation]chunk.Epoch),
 	}
 }
 
@@ -84,7 +99,10 @@ func (g *Sight) See(node protocol.NodeID, p Presence) bool {
 func (g *Sight) Present(node protocol.NodeID) Presence { return g.presence[node] }
 
 // Forget drops what is known of a stream that is gone.
-func (g *Sight) Forget(i chunk.Incarnation) { delete(g.streams, i) }
+func (g *Sight) Forget(i chunk.Incarnation) {
+	delete(g.streams, i)
+	delete(g.handing, i)
+}
 
 // of returns the progress of a stream's newest epoch, empty if there is none.
 func (g *Sight) of(s *Stream) *progress {
@@ -166,6 +184,24 @@ func (g *Sight) Restarted(s *State, node protocol.NodeID) []chunk.Incarnation {
 		}
 	}
 	return led
+}
+
+// HandedOver notes that the leader has stopped for good, with everything
+// committed and durable at the heir (D4).
+func (g *Sight) HandedOver(s *Stream, e chunk.Epoch, heir protocol.NodeID) {
+	delete(g.handing, s.Incarnation)
+	g.Over(s, e)
+	if s.Epoch == e {
+		g.of(s).heir = heir
+	}
+}
+
+// HandoverFailed notes that the leader leads on.
+func (g *Sight) HandoverFailed(i chunk.Incarnation, e chunk.Epoch, now protocol.Tick) {
+	delete(g.handing, i)
+	if p := g.at(i, e); p != nil {
+		p.later(now)
+	}
 }
 
 func (p *progress) drop(node protocol.NodeID) {

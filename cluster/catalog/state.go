@@ -124,6 +124,9 @@ type Stream struct {
 	// Preferred breaks ties in elections: the place that was chosen for the
 	// leader, or the target of the last transfer.
 	Preferred protocol.NodeID `json:"preferred,omitempty"`
+	// Target is where an operator wants the leader; the next leader, wherever
+	// it is, ends the wish.
+	Target protocol.NodeID `json:"target,omitempty"`
 }
 
 // Leader is who leads the newest epoch, by which run of its replica.
@@ -139,6 +142,8 @@ type Replica struct {
 	Node protocol.NodeID `json:"node"`
 	// Voter: it is in the denominator of every majority. Else a learner.
 	Voter bool `json:"voter,omitempty"`
+	// Leaving: it is to go, once the others can do without it.
+	Leaving bool `json:"leaving,omitempty"`
 	// Aside: it receives but counts for nothing, until cleared (D2).
 	Aside bool `json:"aside,omitempty"`
 	// Registration counts how often the replica was registered anew (D1).

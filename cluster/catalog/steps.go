@@ -34,6 +34,20 @@ type NodeInstalls struct {
 	Assignments []Installation
 }
 
+// Handover asks a leader to stop accepting, to commit all that it has, and to
+// answer when To holds it durably (D4).
+type Handover struct {
+	Stream chunk.Incarnation
+	Epoch  chunk.Epoch
+	To     protocol.NodeID
+}
+
+// NodeHandovers are handovers for leaders on one node.
+type NodeHandovers struct {
+	Node      protocol.NodeID
+	Handovers []Handover
+}
+
 // Stuck is a stream that can't get a leader, and why.
 type Stuck struct {
 	Stream *Stream
@@ -43,11 +57,15 @@ type Stuck struct {
 // Steps are what the coordinator should do next, for many streams at once. All
 // lists are in the order of the streams given to NextSteps, nodes in theirs.
 type Steps struct {
-	Grants   []Grant // one GrantEpochs
-	Fences   []NodeFences
-	Elected  []Assign // one AssignLeaders
-	Installs []NodeInstalls
-	Stuck    []Stuck
+	Grants    []Grant // one GrantEpochs
+	Fences    []NodeFences
+	Elected   []Assign // one AssignLeaders
+	Installs  []NodeInstalls
+	Handovers []NodeHandovers
+	Added     []Added   // one AddReplicas
+	Retired   []Retired // one RetireReplicas
+	Removed   []Removed // one RemoveReplicas
+	Stuck     []Stuck
 	// Wake is when to look again at Waiting though nothing has happened; 0 is
 	// never.
 	Wake    protocol.Tick
@@ -56,7 +74,8 @@ type Steps struct {
 
 // Empty says whether there is nothing to do now.
 func (s *Steps) Empty() bool {
-	return len(s.Grants) == 0 && len(s.Fences) == 0 && len(s.Elected) == 0 && len(s.Installs) == 0
+	return len(s.Grants)+len(s.Fences)+len(s.Elected)+len(s.Installs)+len(s.Handovers)+
+		len(s.Added)+len(s.Retired)+len(s.Removed) == 0
 }
 
 // NextSteps says what each of the given streams needs next. It is
@@ -68,10 +87,16 @@ func (s *Steps) Empty() bool {
 //	led, reign over or leader gone  → grant the next epoch
 //	not led, voters not asked       → fence them  → Reported, FenceFailed
 //	not led, enough reports         → record the leader
+//	led, leader wanted elsewhere    → hand over   → HandedOver, HandoverFailed
+//	replica on a leaving node       → add one elsewhere in its place
+//	learner that is to go           → remove it
 func NextSteps(s *State, g *Sight, streams []chunk.Incarnation, now protocol.Tick) Steps {
 	var steps Steps
-	d := decider{state: s, sight: g, now: now, steps: &steps,
-		fences: map[protocol.NodeID][]FenceRequest{}, installs: map[protocol.NodeID][]Installation{}}
+	d := decider{
+		state: s, sight: g, now: now, steps: &steps, learners: map[protocol.NodeID]int{},
+		fences: map[protocol.NodeID][]FenceRequest{}, installs: map[protocol.NodeID][]Installation{},
+		handovers: map[protocol.NodeID][]Handover{},
+	}
 	for _, i := range streams {
 		stream, ok := s.Incarnation(i)
 		if !ok {
@@ -83,6 +108,7 @@ func NextSteps(s *State, g *Sight, streams []chunk.Incarnation, now protocol.Tic
 		} else {
 			d.elect(stream)
 		}
+		d.move(stream)
 	}
 	for n := range s.Nodes() {
 		if requests := d.fences[n.ID]; len(requests) > 0 {
@@ -91,18 +117,24 @@ func NextSteps(s *State, g *Sight, streams []chunk.Incarnation, now protocol.Tic
 		if list := d.installs[n.ID]; len(list) > 0 {
 			steps.Installs = append(steps.Installs, NodeInstalls{n.ID, list})
 		}
+		if list := d.handovers[n.ID]; len(list) > 0 {
+			steps.Handovers = append(steps.Handovers, NodeHandovers{n.ID, list})
+		}
 	}
 	return steps
 }
 
 // decider collects the steps of one call.
 type decider struct {
-	state    *State
-	sight    *Sight
-	now      protocol.Tick
-	steps    *Steps
-	fences   map[protocol.NodeID][]FenceRequest
-	installs map[protocol.NodeID][]Installation
+	state     *State
+	sight     *Sight
+	now       protocol.Tick
+	steps     *Steps
+	fences    map[protocol.NodeID][]FenceRequest
+	installs  map[protocol.NodeID][]Installation
+	handovers map[protocol.NodeID][]Handover
+	// learners counts those that this call adds, by node.
+	learners map[protocol.NodeID]int
 }
 
 // led handles a stream whose newest epoch has a leader.
@@ -110,8 +142,10 @@ func (d *decider) led(s *Stream) {
 	p := d.sight.of(s)
 	switch {
 	case p.over, d.sight.Present(s.Leader.Node) == Gone && d.majorityUp(s):
-		d.steps.Grants = append(d.steps.Grants, Grant{Stream: s.Incarnation, Epoch: s.Epoch + 1})
-	case p.installed, p.installing:
+		d.steps.Grants = append(d.steps.Grants, Grant{Stream: s.Incarnation, Epoch: s.Epoch + 1, Prefer: p.heir})
+	case p.installed:
+		d.handOver(s, p)
+	case p.installing:
 	case d.sight.Present(s.Leader.Node) == Gone:
 		// Without a majority a new epoch would stop a leader that may still
 		// have one: nothing is done until somebody is seen again.

@@ -43,6 +43,20 @@ func line(steps *Steps) string {
 	for _, i := range steps.Installs {
 		words = append(words, fmt.Sprintf("install %s", i.Node))
 	}
+	for _, h := range steps.Handovers {
+		for _, x := range h.Handovers {
+			words = append(words, fmt.Sprintf("%s hands over to %s", h.Node, x.To))
+		}
+	}
+	for _, x := range steps.Added {
+		words = append(words, strings.TrimSuffix(fmt.Sprintf("add %s for %s", x.Node, x.Instead), " for "))
+	}
+	for _, x := range steps.Retired {
+		words = append(words, fmt.Sprintf("retire %s", x.Node))
+	}
+	for _, x := range steps.Removed {
+		words = append(words, fmt.Sprintf("remove %s", x.Node))
+	}
 	for _, s := range steps.Stuck {
 		words = append(words, "stuck "+s.Reason)
 	}

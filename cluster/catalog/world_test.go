@@ -103,7 +103,7 @@ func newStream(name string, nodes ...protocol.NodeID) NewStream {
 }
 
 // shape writes a stream's replicas and leader as one line: *leader, l learner,
-// - set aside.
+// - set aside, ! leaving.
 func shape(s *Stream) string {
 	var b []byte
 	for _, r := range s.Replicas {
@@ -119,6 +119,9 @@ func shape(s *Stream) string {
 		}
 		if r.Aside {
 			b = append(b, '-')
+		}
+		if r.Leaving {
+			b = append(b, '!')
 		}
 	}
 	return fmt.Sprintf("e%d v%d %s", s.Epoch, s.ConfigVersion, b)
