@@ -184,7 +184,7 @@ func (f *Follower) chunk(m *Message, out []Output) []Output {
 			return out
 		}
 	}
-	out = f.append(c, out)
+	out = f.sync(f.write(c, out))
 	f.leaderCommit = max(f.leaderCommit, m.Commit)
 	out = f.advance(f.leaderCommit, out)
 	if !f.rules.durable {

@@ -100,7 +100,7 @@ func (l *Leader) appended(now Tick, in *Input, out []Output) []Output {
 	if l.count.First == 0 && (c.has(chunk.FlagEpochStart) || !l.rules.barrier) {
 		l.count.First = c.LSN
 	}
-	out = l.append(c, out)
+	out = l.write(c, out)
 	for i := range l.peers {
 		p := &l.peers[i]
 		if p.phase != phaseStreaming || p.reading {
@@ -112,6 +112,7 @@ func (l *Leader) appended(now Tick, in *Input, out []Output) []Output {
 			out = l.pump(p, now, out)
 		}
 	}
+	out = l.sync(out)
 	if !l.rules.durable {
 		out = l.recount(now, out)
 	}

@@ -125,16 +125,15 @@ func (l *local) promise(e chunk.Epoch, out []Output) []Output {
 	return l.persist(out)
 }
 
-// append takes a chunk that was checked, and has it written.
-func (l *local) append(c *Chunk, out []Output) []Output {
+// write takes a chunk that was checked, and has it written.
+func (l *local) write(c *Chunk, out []Output) []Output {
 	l.table.add(EpochLine{c.Epoch, c.LSN, c.Offset})
 	l.tail, l.next, l.digest = c.LSN, c.Next(), c.After
 	l.backlog.push(c)
 	if c.Type == chunk.Snapshot && c.has(chunk.FlagSnapshotLast) {
 		l.lastSnapshot = c.LSN
 	}
-	out = append(out, Output{Kind: OutWrite, LSN: c.LSN, Chunk: *c})
-	return l.sync(out)
+	return append(out, Output{Kind: OutWrite, LSN: c.LSN, Chunk: *c})
 }
 
 // sync asks for a sync if one is due and none is out: what is written while
