@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,7 +76,10 @@ func workload(t *testing.T, random *rand.Rand, seed uint64, frames, crashes int)
 	var stored []storedAt
 	sent, changes := 0, 0
 	next := random.IntN(30)
+	var mu sync.Mutex // the disk is changed by turns and by syncs
 	m.Observe(func(op vfs.Op, name string) {
+		mu.Lock()
+		defer mu.Unlock()
 		changes++
 		if changes < next || len(states) == crashes {
 			return
@@ -90,16 +94,19 @@ func workload(t *testing.T, random *rand.Rand, seed uint64, frames, crashes int)
 		states = append(states, s)
 	})
 	for i := range frames {
+		mu.Lock()
 		n := 1 + random.IntN(20)
 		sent += n
 		batch := batchOf(p, sink, numbered(uint64(sent-n+1), n, 10+random.IntN(2000))...)
 		stored = append(stored, storedAt{chunk.Offset(i), time.Now()})
+		pause, wait := time.Duration(random.IntN(500))*time.Millisecond, random.IntN(3) == 0
+		mu.Unlock()
 		f.must(f.replica.StoreOffset("c", chunk.Offset(i)))
 		f.replica.Publish(batch)
-		if random.IntN(3) == 0 {
+		if wait {
 			synctest.Wait()
 		}
-		time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond)
+		time.Sleep(pause)
 	}
 	m.Observe(nil)
 	f.stop()

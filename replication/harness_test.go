@@ -102,7 +102,7 @@ func (f *fixture) fence(epoch chunk.Epoch) protocol.Report {
 func (f *fixture) lead(epoch chunk.Epoch) {
 	f.t.Helper()
 	f.assign(epoch)
-	until(f.t, "the barrier is committed", func() bool { return f.replica.Stats().Role == roleLeading })
+	until(f.t, "the barrier is committed", func() bool { return f.replica.Stats().Role == RoleLeading })
 }
 
 func (f *fixture) assign(epoch chunk.Epoch) {

@@ -82,8 +82,10 @@ func NewNode(c Config) *Node {
 	return n
 }
 
-// Open starts the replica of a stream. Its log is made if isNew, which only the
-// metadata can know: a log that should be here and is not is an error.
+// Open starts the replica of a stream, or returns the one that runs. Its log is
+// made if isNew, which only the metadata can know: a log that should be here and
+// is not is an error. Open may be called for many streams at once, but not for
+// one that is being opened or removed.
 //
 // Errors: segstore.ErrMissing, segstore.ErrVersion, ErrClosed, what the disk
 // says.
@@ -93,20 +95,29 @@ func (n *Node) Open(s Stream, isNew bool) (*Replica, error) {
 			return nil, err
 		}
 	}
-	r := newReplica(n, s)
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
+	switch {
+	case n.closed:
+		n.mu.Unlock()
 		return nil, ErrClosed
+	case n.replicas[s.Incarnation] != nil:
+		defer n.mu.Unlock()
+		return n.replicas[s.Incarnation], nil
 	}
-	if old := n.replicas[s.Incarnation]; old != nil {
-		return old, nil
-	}
+	n.mu.Unlock()
+	// The store opens a log once; of two that open at a time one is refused.
+	r := newReplica(n, s)
 	if err := r.startRun(); err != nil {
 		return nil, err
 	}
+	n.mu.Lock()
 	n.replicas[s.Incarnation] = r
+	closed := n.closed
+	n.mu.Unlock()
 	r.inbox.open()
+	if closed {
+		return nil, errors.Join(ErrClosed, n.closeReplicas(context.Background()))
+	}
 	r.wake()
 	return r, nil
 }
@@ -273,6 +284,22 @@ func (n *Node) Close(ctx context.Context) error {
 	n.closed = true
 	n.mu.Unlock()
 	n.stop()
+	err := n.closeReplicas(ctx)
+	n.alarms.close()
+	ended := make(chan struct{})
+	go func() {
+		n.queue.close()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done(): // a disk that hangs keeps a worker
+		err = errors.Join(err, context.Cause(ctx))
+	}
+	return err
+}
+
+func (n *Node) closeReplicas(ctx context.Context) error {
 	var waiting []chan error
 	n.Replicas(func(r *Replica) {
 		done := make(chan error, 1)
@@ -286,11 +313,9 @@ func (n *Node) Close(ctx context.Context) error {
 		case err := <-done:
 			errs = append(errs, err)
 		case <-ctx.Done():
-			errs = append(errs, context.Cause(ctx))
+			return errors.Join(append(errs, context.Cause(ctx))...)
 		}
 	}
-	n.alarms.close()
-	n.queue.close()
 	return errors.Join(errs...)
 }
 

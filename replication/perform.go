@@ -22,9 +22,9 @@ func (r *Replica) perform(out *protocol.Output) {
 		r.commit(out.LSN, out.Offset)
 	case protocol.OutLead:
 		t.epoch, t.lead = out.Epoch, true
-		r.counters.setRole(roleElected, out.Epoch)
+		r.counters.setRole(RoleElected, out.Epoch)
 	case protocol.OutReady:
-		r.counters.setRole(roleLeading, out.Epoch)
+		r.counters.setRole(RoleLeading, out.Epoch)
 	case protocol.OutDeposed:
 		r.endReign()
 	case protocol.OutStopped:

@@ -48,7 +48,7 @@ func TestPublish_isConfirmedAndReadable(t *testing.T) {
 			t.Fatalf("committed up to offset %d", next)
 		}
 		st := f.replica.Stats()
-		if st.Role != roleLeading || st.Epoch != 1 || st.Published != 1000 || st.Confirmed != 1000 || st.QueuedBytes != 0 {
+		if st.Role != RoleLeading || st.Epoch != 1 || st.Published != 1000 || st.Confirmed != 1000 || st.QueuedBytes != 0 {
 			t.Fatalf("stats %+v", st)
 		}
 	})

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -39,6 +40,7 @@ func (r *Replica) startRun() error {
 		r.post(event{kind: eventSynced, run: u, id: u.syncID, tail: tail, err: err})
 	}
 	t.run, t.failed, t.stopped = u, nil, 0
+	t.startedAt = r.node.clock.Now()
 	t.stamp = max(t.stamp, log.LastTimestamp())
 	t.marked = found.Mark
 	if t.pending == nil {
@@ -102,7 +104,7 @@ func (r *Replica) endReign() {
 	for t.waiting.len() > 0 {
 		r.give(t.waiting.pop().batch, err)
 	}
-	r.counters.setRole(roleFollowing, 0)
+	r.counters.setRole(RoleFollowing, 0)
 }
 
 // settleRun ends a run that has failed or that the protocol has stopped. After
@@ -132,27 +134,55 @@ func (r *Replica) settleRun() {
 		q.refused(cause)
 	}
 	if reason != protocol.ReasonStorage {
-		r.counters.setRole(roleStopped, 0)
+		r.counters.setRole(RoleStopped, 0)
 		r.node.lost(r.stream.Incarnation, cause)
 		return
 	}
+	r.endRun(cause)
+	r.node.lost(r.stream.Incarnation, cause)
+}
+
+// A replica whose disk fails again soon after a start waits longer and longer
+// before it starts anew, so that a full disk does not keep the metadata busy
+// with elections.
+const (
+	retryAfterMin = 100 * time.Millisecond
+	retryAfterMax = 5 * time.Second
+	// healthyAfter is how long a run must last to start from the least again.
+	healthyAfter = 10 * time.Second
+)
+
+// endRun closes the log of a run whose disk failed, and starts the next.
+func (r *Replica) endRun(cause error) {
+	t := &r.turns
 	log := t.run.log
 	t.run, t.failed, t.syncWant = nil, nil, false
 	r.log.Store(nil)
-	if err := log.Close(); err != nil {
+	poisoned := errors.Is(log.Err(), segstore.ErrPoisoned)
+	if err := log.Close(); err != nil && poisoned {
 		// Where the log must be cut is not noted: what the disk shows at another
 		// start now might be taken for durable.
 		t.gaveUp = true
 		r.counters.stop(fmt.Errorf("%w: %w", cause, err))
-	} else {
-		r.restart()
+		return
 	}
-	r.node.lost(r.stream.Incarnation, cause)
+	if t.now.Sub(t.startedAt) >= healthyAfter {
+		t.retryIn = 0
+	}
+	if t.retryIn > 0 {
+		r.counters.stop(cause)
+		r.retryLater()
+		return
+	}
+	t.retryIn = retryAfterMin
+	r.restart()
 }
 
-// retryAfter is how long a replica whose log can't be opened waits before it
-// tries again.
-const retryAfter = time.Second
+func (r *Replica) retryLater() {
+	t := &r.turns
+	t.retryIn = min(max(2*t.retryIn, retryAfterMin), retryAfterMax)
+	t.retryAt = t.now.Add(t.retryIn)
+}
 
 func (r *Replica) retry() {
 	t := &r.turns
@@ -162,9 +192,8 @@ func (r *Replica) retry() {
 }
 
 func (r *Replica) restart() {
-	t := &r.turns
 	if err := r.startRun(); err != nil {
 		r.counters.stop(err)
-		t.retryAt = t.now.Add(retryAfter)
+		r.retryLater()
 	}
 }

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -12,11 +13,15 @@ import (
 // Role says what a replica does now.
 type Role uint8
 
+// The roles.
 const (
-	roleFollowing Role = iota
-	roleElected
-	roleLeading
-	roleStopped
+	// RoleFollowing: it leads nothing.
+	RoleFollowing Role = iota
+	// RoleElected: it leads, but its barrier is not committed yet.
+	RoleElected
+	RoleLeading
+	// RoleStopped: it takes nothing; Stats.Err tells why.
+	RoleStopped
 )
 
 func (r Role) String() string {
@@ -25,8 +30,6 @@ func (r Role) String() string {
 
 // Stats describes a replica in figures. Counts are since the node's start.
 type Stats struct {
-	// Role is "following", "elected" until the barrier is committed, "leading",
-	// or "stopped" with Err.
 	Role  Role
 	Epoch chunk.Epoch // led; 0 if not leading
 	Err   error       // why the last run ended, or what went wrong since
@@ -86,10 +89,17 @@ func (c *counters) setRole(role Role, epoch chunk.Epoch) {
 	c.role, c.epoch = role, epoch
 }
 
-// begin notes the start of a run.
-func (c *counters) begin(segstore.Recovery) {
+// begin notes the start of a run, and the damage that it begins with.
+func (c *counters) begin(found segstore.Recovery) {
 	c.runs.Add(1)
-	c.setRole(roleFollowing, 0)
+	c.setRole(RoleFollowing, 0)
+	var damage []error
+	for _, d := range found.Damage {
+		damage = append(damage, d)
+	}
+	if err := errors.Join(damage...); err != nil {
+		c.fail(err)
+	}
 }
 
 // fail notes an error for operators.
@@ -113,7 +123,7 @@ func (c *counters) look(state *tracking.State, pending *tracking.Pending, pacer 
 // stop notes that no run is on.
 func (c *counters) stop(err error) {
 	c.fail(err)
-	c.setRole(roleStopped, 0)
+	c.setRole(RoleStopped, 0)
 }
 
 // Stats returns the figures of now.

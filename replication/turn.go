@@ -99,10 +99,12 @@ type turns struct {
 	unused     []*reference // that may have lost their last session
 
 	closing, removing []func(error)
-	active            time.Time // when something was last committed
-	marked            chunk.LSN // the durable mark that the journal has
-	retryAt           time.Time // without a run: when to try to start one
-	gaveUp            bool      // no run will be started here
+	active            time.Time     // when something was last committed
+	marked            chunk.LSN     // the durable mark that the journal has
+	startedAt         time.Time     // of the run
+	retryAt           time.Time     // without a run: when to try to start one
+	retryIn           time.Duration // the last such wait
+	gaveUp            bool          // no run will be started here
 }
 
 // turn implements runner.
