@@ -190,6 +190,7 @@ func (l *Log) begin(first *chunk.Header) error {
 	}
 	l.store.handles.release(h)
 	l.active = s
+	l.check.reset()
 	l.setSummary(manifest.NewSummary(l.inc, 0, first))
 	lay := l.layout.Load()
 	l.publish(append(lay.segments[:len(lay.segments):len(lay.segments)], s))

@@ -95,13 +95,24 @@ type checkpointing struct {
 	lsn     chunk.LSN // durable from here on the waiting one may be written
 }
 
-// due takes a checkpoint if enough was written since the last one, and writes
-// the one that waits if it may.
+// due writes the checkpoint that waits if it may, and takes one if enough was
+// written since the last.
 func (k *checkpointing) due(l *Log) {
+	if k.waiting != nil && l.Durable().LSN >= k.lsn {
+		k.write(l)
+	}
 	if k.waiting == nil && l.summary.Size-k.at >= l.config.CheckpointBytes {
 		k.take(l)
 	}
-	if k.waiting != nil && l.Durable().LSN >= k.lsn {
+}
+
+// last writes a checkpoint of the log's end, all of which is durable, so that
+// the next opening reads nothing.
+func (k *checkpointing) last(l *Log) {
+	if l.active != nil && l.summary.Size > k.at {
+		k.take(l)
+	}
+	if k.waiting != nil {
 		k.write(l)
 	}
 }

@@ -286,7 +286,7 @@ func (f *fixture) edit(name string, change func([]byte) []byte) {
 	f.must(f.fs.(*vfs.Mem).Edit(f.log.file(name), change))
 }
 
-func segmentOf(first chunk.LSN) string { return segmentFile(manifest.Name{FirstLSN: first}) }
+func segmentOf(first chunk.LSN) string { return segmentFile(nameOf(first)) }
 
 // wantDamage checks that the log was set aside for chunks from an LSN on.
 func (f *fixture) wantDamage(first chunk.LSN) {
@@ -341,3 +341,5 @@ func (f *fixture) snapshot() []byte {
 func manifestFrame(inc chunk.Incarnation, body []byte) []byte {
 	return manifest.AppendFrame(nil, inc, body)
 }
+
+func nameOf(first chunk.LSN) manifest.Name { return manifest.Name{FirstLSN: first} }

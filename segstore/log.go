@@ -318,12 +318,7 @@ func (l *Log) Close() error {
 	case damage != nil:
 		err = nil // told by Err; the files stay as they are
 	case err == nil:
-		if l.active != nil && l.summary.Size > l.check.at {
-			l.check.take(l)
-			if l.check.waiting != nil {
-				l.check.write(l)
-			}
-		}
+		l.check.last(l)
 		err = await(l.saveProgress)
 	}
 	l.shut()

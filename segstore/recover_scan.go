@@ -54,9 +54,10 @@ func (r *recovery) scan(name manifest.Name) (*segment, error) {
 	if c, state := l.loadCheckpoint(f, name, size); c != nil && c.summary.DigestBefore == l.digest {
 		r.resume(c, state, s.sparse.Load())
 	}
-	w := newWalker(f, l.inc, l.summary.Size, size, true)
+	from := l.summary.Size
+	w := newWalker(f, l.inc, from, size, true)
 	unproven, cause := r.readChunks(w, name, s.sparse.Load())
-	r.ReadBytes += w.position
+	r.ReadBytes += w.position - from
 	if errors.Is(cause, chunk.ErrVersion) {
 		return nil, fmt.Errorf("%w: %s at byte %d: %w", ErrVersion, segmentFile(name), w.position, cause)
 	}

@@ -111,6 +111,14 @@ func (w *walker) need(n int) ([]byte, error) {
 // a position up to the file's end, and calls found for each. What it finds
 // proves how far the file had been written and synced.
 func scanBehind(file io.ReaderAt, inc chunk.Incarnation, from, limit int64, found func(h *chunk.Header, at int64)) error {
+	return scanBehindUntil(file, inc, from, limit, func(h *chunk.Header, at int64) error {
+		found(h, at)
+		return nil
+	})
+}
+
+// scanBehindUntil is scanBehind with an end: the first error of found.
+func scanBehindUntil(file io.ReaderAt, inc chunk.Incarnation, from, limit int64, found func(h *chunk.Header, at int64) error) error {
 	buffer := make([]byte, 1<<20)
 	for from < limit {
 		want := int(min(int64(len(buffer)), limit-from))
@@ -130,7 +138,9 @@ func scanBehind(file io.ReaderAt, inc chunk.Incarnation, from, limit int64, foun
 			if !whole {
 				break
 			}
-			found(&h, from)
+			if err := found(&h, from); err != nil {
+				return err
+			}
 			window = window[at+1:]
 			from++
 		}
