@@ -16,9 +16,8 @@ func (r *Replica) fenced(in *Input, out []Output) []Output {
 	}
 	r.fence = fence{true, e, in.ID}
 	if e > r.journal.Promise {
-		out = r.stepDown(out)
-		r.follower.endSession()
-		out = r.promise(e, out)
+		out = r.promise(e, r.stepDown(out))
+		out = r.follower.leave(ReasonPromised, out)
 	}
 	return r.report(out)
 }
@@ -127,20 +126,16 @@ func (r *Replica) askRegistration(out []Output) []Output {
 // before anything else (D1).
 func (r *Replica) registered(in *Input, out []Output) []Output {
 	r.journal.Registration, r.journal.Aside = in.Registration, true
-	if r.rules.joinPromise {
-		if in.Epoch > r.journal.Promise {
-			out = r.stepDown(out)
-			r.follower.endSession()
-		}
-		r.journal.Promise = max(r.journal.Promise, in.Epoch)
+	if in.Epoch > r.journal.Promise && r.rules.joinPromise {
+		r.journal.Promise = in.Epoch
+		out = r.follower.leave(ReasonPromised, r.stepDown(out))
 	}
 	return r.persist(out)
 }
 
 // damaged sets the replica aside and has it entered anew.
 func (r *Replica) damaged(mark chunk.Tail, out []Output) []Output {
-	out = r.stepDown(out)
-	r.follower.endSession()
+	out = r.follower.leave(ReasonAside, r.stepDown(out))
 	r.setAside(mark)
 	return r.askRegistration(r.persist(out))
 }

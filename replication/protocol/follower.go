@@ -31,6 +31,7 @@ type Follower struct {
 	leaderStart  LogStart
 	leaderCommit chunk.LSN // as told in this session
 	first        bool      // the next frame must name the chunk before it
+	acked        chunk.LSN // in this session
 	welcomed     Journal   // what the leader was told of this replica
 
 	alarm Reason
@@ -40,6 +41,17 @@ type Follower struct {
 func (f *Follower) endSession() {
 	f.phase = followIdle
 	f.leaderCommit = 0
+}
+
+// leave tells the leader why the session ends, so that one that is deposed and
+// does not know stops at once.
+func (f *Follower) leave(why Reason, out []Output) []Output {
+	if f.phase == followIdle {
+		return out
+	}
+	out = f.post(Message{Kind: MsgRefuse, Reason: why, Promised: f.journal.Promise}, out)
+	f.endSession()
+	return out
 }
 
 func (f *Follower) step(now Tick, in *Input, out []Output) []Output {
@@ -80,11 +92,12 @@ func (f *Follower) hello(from NodeID, m *Message, out []Output) []Output {
 	case m.Epoch == f.epoch && m.Session <= f.session && f.leader != "":
 		return out // an old session's, late
 	}
-	f.endSession()
-	f.phase, f.leader, f.epoch, f.session = followPromising, from, m.Epoch, m.Session
 	if m.Epoch > f.journal.Promise {
 		out = f.promise(m.Epoch, out)
+		out = f.leave(ReasonPromised, out)
 	}
+	f.endSession()
+	f.phase, f.leader, f.epoch, f.session = followPromising, from, m.Epoch, m.Session
 	return f.promised(out)
 }
 
@@ -160,7 +173,7 @@ func (f *Follower) outside(in *Input, out []Output) []Output {
 		return f.chunk(m, out)
 	case m.Kind == MsgCommit && !f.rules.commitSession && m.Epoch >= f.journal.Promise:
 		return f.committed(m, out)
-	case m.Kind == MsgCheck && m.Epoch < f.journal.Promise:
+	case m.Epoch < f.journal.Promise && m.Kind == MsgCheck:
 		return append(out, f.refusal(in.Peer, m, ReasonPromised))
 	}
 	return out
@@ -174,8 +187,7 @@ func (f *Follower) chunk(m *Message, out []Output) []Output {
 	c := &m.Chunk
 	gap := c.LSN > f.tail+1
 	if !f.continues(m, gap) {
-		f.endSession()
-		return f.post(Message{Kind: MsgRefuse, Reason: ReasonOrder, Promised: f.journal.Promise}, out)
+		return f.leave(ReasonOrder, out)
 	}
 	f.first = false
 	if gap {
@@ -239,9 +251,10 @@ func (f *Follower) committed(m *Message, out []Output) []Output {
 
 // ack tells the leader what is durable here, by epoch and session (B3).
 func (f *Follower) ack(out []Output) []Output {
-	if f.phase != followStreaming || f.reach() == 0 {
+	if f.phase != followStreaming || f.reach() <= f.acked {
 		return out
 	}
+	f.acked = f.reach()
 	return f.post(Message{Kind: MsgAck, LSN: f.reach()}, out)
 }
 

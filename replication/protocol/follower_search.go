@@ -46,7 +46,7 @@ func (f *Follower) cutDone(out []Output) []Output {
 
 // join ends the search: from here chunks may come.
 func (f *Follower) join(out []Output) []Output {
-	f.phase, f.first = followStreaming, true
+	f.phase, f.first, f.acked = followStreaming, true, 0
 	out = f.post(Message{Kind: MsgJoined, LSN: f.tail}, out)
 	out = f.sync(out)
 	return f.ack(out)

@@ -111,7 +111,7 @@ func TestFollower_refusesHello(t *testing.T) {
 // TestFollower_promisesBeforeItWelcomes is A2 for a hello.
 func TestFollower_promisesBeforeItWelcomes(t *testing.T) {
 	d := following(t)
-	id := d.want(hear(Message{Kind: MsgHello, Stream: 1, Epoch: 3}), "persist")[0].ID
+	id := d.want(hear(Message{Kind: MsgHello, Stream: 1, Epoch: 3}), "persist refuse>b")[0].ID
 	d.want(hear(Message{Kind: MsgChunk, Chunk: user(2, 0)}), "") // epoch 1 is over
 	d.want(Input{Kind: InPersisted, ID: id - 1}, "")
 	d.want(Input{Kind: InPersisted, ID: id}, "welcome>b find>b")
@@ -120,7 +120,7 @@ func TestFollower_promisesBeforeItWelcomes(t *testing.T) {
 // TestFollower_stopsAtASecondLeader is I1.
 func TestFollower_stopsAtASecondLeader(t *testing.T) {
 	d := following(t)
-	d.want(Input{Kind: InMessage, Peer: "c", Message: &Message{Kind: MsgHello, Stream: 1, Epoch: 1, Session: 1}}, "stopped")
+	d.want(Input{Kind: InMessage, Peer: "c", Message: &Message{Kind: MsgHello, Stream: 1, Epoch: 1, Session: 1}}, "refuse>b stopped")
 }
 
 // TestFollower_commitIsAtMostItsTail is B5.
@@ -145,7 +145,7 @@ func TestFollower_commitIsAtMostItsTail(t *testing.T) {
 func TestFollower_gapAboveTheCommitStops(t *testing.T) {
 	m := Message{Kind: MsgChunk, Chunk: user(5, 0), First: true, Tail: chunk.Tail{Epoch: 1, LSN: 1}, Gap: &Gap{}, Commit: 3}
 	d := following(t)
-	d.want(hear(m), "stopped")
+	d.want(hear(m), "refuse>b stopped")
 	d = following(t)
 	m.Commit = 4
 	out := d.want(hear(m), "gap write commit")
@@ -189,7 +189,7 @@ func TestReplica_startCheck(t *testing.T) {
 	} {
 		d := following(t)
 		d.step(Input{Kind: InDurable, LSN: 1})
-		id := d.want(Input{Kind: InFence, Epoch: 2}, "persist")[0].ID
+		id := d.want(Input{Kind: InFence, Epoch: 2}, "persist refuse>b")[0].ID
 		d.want(Input{Kind: InPersisted, ID: id}, "report")
 		a := Assignment{Stream: 1, Epoch: 2, Node: "a", Run: 1, Replicas: threeVoters}
 		c.change(d, &a)
@@ -202,7 +202,7 @@ func TestReplica_startCheck(t *testing.T) {
 // TestReplica_unknownTrackingDoesNotLead is A6's net.
 func TestReplica_unknownTrackingDoesNotLead(t *testing.T) {
 	d := following(t)
-	id := d.want(Input{Kind: InFence, Epoch: 2}, "persist")[0].ID
+	id := d.want(Input{Kind: InFence, Epoch: 2}, "persist refuse>b")[0].ID
 	d.want(Input{Kind: InPersisted, ID: id}, "report")
 	a := Assignment{Stream: 1, Epoch: 2, Node: "a", Run: 1, Replicas: threeVoters}
 	if out := d.want(Input{Kind: InAssign, Assignment: &a}, "stopped"); out[0].Reason != ReasonTrackingUnknown {
@@ -214,7 +214,7 @@ func TestReplica_unknownTrackingDoesNotLead(t *testing.T) {
 // before the first is answered.
 func TestReplica_fenceWaitsForItsPromise(t *testing.T) {
 	d := following(t)
-	first := d.want(Input{Kind: InFence, Epoch: 2, ID: 20}, "persist")[0].ID
+	first := d.want(Input{Kind: InFence, Epoch: 2, ID: 20}, "persist refuse>b")[0].ID
 	second := d.want(Input{Kind: InFence, Epoch: 3, ID: 30}, "refuse persist")
 	if second[0].ID != 20 {
 		t.Fatalf("refused %d", second[0].ID)

@@ -157,7 +157,7 @@ func (l *Leader) recount(now Tick, out []Output) []Output {
 // tally enters what each voter that counts holds durably (B3).
 func (l *Leader) tally() {
 	l.count.Begin()
-	if l.member && l.counts(l.me, l.journal.Aside, l.journal.Registration) {
+	if l.countsItself() {
 		l.count.Count(l.reach())
 	}
 	for i := range l.peers {
@@ -175,6 +175,15 @@ func (l *Leader) counts(m Member, aside bool, r Registration) bool {
 		return !m.Learner
 	}
 	return m.Counts() && !aside && r == m.Registration
+}
+
+// countsItself: by the same rule; but a sole voter that was elected has been
+// taken back, whatever the metadata's mark says (design 3.7).
+func (l *Leader) countsItself() bool {
+	if l.member && !l.me.Learner && l.adopted.Voters() == 1 {
+		return true
+	}
+	return l.member && l.counts(l.me, l.journal.Aside, l.journal.Registration)
 }
 
 // tell propagates commit and log start (B5).

@@ -93,7 +93,7 @@ func (l *Leader) answerable(q query) bool {
 // confirmed tells whether a majority of the voters has confirmed the round.
 func (l *Leader) confirmed() bool {
 	n := 0
-	if l.member && l.counts(l.me, l.journal.Aside, l.journal.Registration) {
+	if l.countsItself() {
 		n++
 	}
 	for i := range l.peers {

@@ -33,15 +33,14 @@ func (l *Leader) drop(p *Progress, to phase, now Tick) {
 // the present session says nothing.
 func (l *Leader) message(now Tick, in *Input, out []Output) []Output {
 	m, p := in.Message, l.peer(in.Peer)
-	if p == nil {
+	switch {
+	case m.Epoch < l.epoch && m.Kind == MsgCheck:
+		return append(out, l.refusal(in.Peer, m, ReasonPromised)) // it does not know yet
+	case p == nil:
 		return out
-	}
-	if m.Epoch != l.epoch || m.Session != p.session {
+	case m.Epoch != l.epoch || m.Session != p.session:
 		if m.Kind == MsgAck && (m.Epoch == l.epoch && !l.rules.ackSession || m.Epoch != l.epoch && !l.rules.ackEpoch) {
 			return l.acknowledged(p, m.LSN, now, out)
-		}
-		if m.Epoch < l.epoch && (m.Kind == MsgCheck || m.Kind == MsgChunk || m.Kind == MsgCommit) {
-			return append(out, l.refusal(in.Peer, m, ReasonPromised)) // a deposed leader learns it
 		}
 		return out
 	}

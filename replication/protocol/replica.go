@@ -114,7 +114,7 @@ func (r *Replica) Step(now Tick, in Input, out []Output) []Output {
 		return r.stop(ReasonStorage, out)
 	case InMessage:
 		if in.Message.Kind == MsgHello && r.role == Leading {
-			return r.helloToLeader(now, &in, out)
+			return r.challenged(now, &in, out)
 		}
 	}
 	return r.roleStep(now, &in, out)
@@ -151,8 +151,7 @@ func (r *Replica) stepDown(out []Output) []Output {
 
 // stop ends this run. Nothing is cut, nothing is dropped.
 func (r *Replica) stop(why Reason, out []Output) []Output {
-	out = r.stepDown(out)
-	r.follower.endSession()
+	out = r.follower.leave(why, r.stepDown(out))
 	r.role = Stopped
 	return append(out, Output{Kind: OutStopped, Reason: why})
 }
@@ -165,22 +164,17 @@ func (r *Replica) stoppedStep(in *Input, out []Output) []Output {
 	return out
 }
 
-// helloToLeader: another replica claims to lead.
-func (r *Replica) helloToLeader(now Tick, in *Input, out []Output) []Output {
-	switch e := in.Message.Epoch; {
-	case e > r.leader.epoch:
-		out = r.stepDown(out)
-	case e == r.leader.epoch:
+// challenged: another replica says that it leads too.
+func (r *Replica) challenged(now Tick, in *Input, out []Output) []Output {
+	switch m := in.Message; {
+	case m.Stream != r.stream:
+		return append(out, r.refusal(in.Peer, m, ReasonStream))
+	case m.Epoch < r.leader.epoch:
+		return append(out, r.refusal(in.Peer, m, ReasonPromised))
+	case m.Epoch == r.leader.epoch:
 		return r.stop(ReasonTwoLeaders, out)
 	}
-	return r.roleFollow(now, in, out)
-}
-
-func (r *Replica) roleFollow(now Tick, in *Input, out []Output) []Output {
-	if r.role == Leading { // an older leader's hello
-		return append(out, r.refusal(in.Peer, in.Message, ReasonPromised))
-	}
-	return r.roleStep(now, in, out)
+	return r.roleStep(now, in, r.stepDown(out))
 }
 
 // Role tells what the replica does now.
