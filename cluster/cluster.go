@@ -31,6 +31,10 @@ type Config struct {
 	Users []catalog.User
 	// Fencer reaches replicas. It must answer from Open on.
 	Fencer Fencer
+	// Registered, if given, hears that a replica of this node was entered anew,
+	// which it had Proposed: the epoch is the promise to make before anything
+	// else (D1). It must not block.
+	Registered func(chunk.Incarnation, chunk.Epoch, protocol.Registration)
 	// Transport makes raft's connections; nil is a node that stays alone.
 	Transport func() (raft.Transport, error)
 	Log       hclog.Logger // nil is silence
@@ -48,6 +52,7 @@ type Cluster struct {
 	meta    *metaraft
 	coord   *coordinator
 	creates *creates
+	wishes  *wishes
 	prover  *prover
 
 	stop   context.CancelFunc
@@ -105,10 +110,12 @@ func (c *Cluster) start() error {
 		return errors.Join(err, store.close())
 	}
 	c.coord = newCoordinator(c)
-	c.creates = newCreates()
+	c.creates, c.wishes = newCreates(), newWishes(c.config.Node)
 	c.meta.told.add(c.coord.changed)
+	c.meta.told.add(c.wishes.changed)
 	c.tasks.Go(c.lead)
 	c.tasks.Go(c.create)
+	c.tasks.Go(c.carry)
 	ctx, cancel := context.WithTimeout(c.done, openPatience)
 	defer cancel()
 	if err := c.enter(ctx); err != nil {

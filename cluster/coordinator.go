@@ -89,15 +89,29 @@ func (k *coordinator) changed(changes []catalog.Change) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, change := range changes {
-		if change.Kind != catalog.StreamChanged {
-			continue
+		switch {
+		case change.Kind == catalog.NodeChanged:
+			for _, i := range k.held(change.Node) {
+				k.touch(i)
+			}
+		case change.Kind != catalog.StreamChanged:
+		case change.Stream == nil:
+			k.touch(change.Before.Incarnation)
+		default:
+			k.touch(change.Stream.Incarnation)
 		}
-		stream := change.Stream
-		if stream == nil {
-			stream = change.Before
-		}
-		k.touch(stream.Incarnation)
 	}
+}
+
+// held returns the streams with a replica on a node.
+func (k *coordinator) held(node protocol.NodeID) []chunk.Incarnation {
+	var held []chunk.Incarnation
+	for s := range k.c.View().Streams() {
+		if _, ok := s.Replica(node); ok {
+			held = append(held, s.Incarnation)
+		}
+	}
+	return held
 }
 
 // touch expects mu to be held.
@@ -144,13 +158,7 @@ func (k *coordinator) see(node protocol.NodeID, presence catalog.Presence) {
 	k.mu.Lock()
 	k.gone[node] = presence == catalog.Gone
 	k.mu.Unlock()
-	var held []chunk.Incarnation
-	for s := range k.c.View().Streams() {
-		if _, ok := s.Replica(node); ok {
-			held = append(held, s.Incarnation)
-		}
-	}
-	k.post(func(_ *catalog.State, sight *catalog.Sight) { sight.See(node, presence) }, held...)
+	k.post(func(_ *catalog.State, sight *catalog.Sight) { sight.See(node, presence) }, k.held(node)...)
 }
 
 // isUp says whether a node may be given something new.
@@ -308,11 +316,25 @@ func (r *reign) round() {
 		r.calls.Go(func() { r.install(i) })
 	}
 	r.note(view, streams, &steps)
+	r.command(&steps)
+}
+
+// command proposes what a round decided, each kind in one command.
+func (r *reign) command(steps *catalog.Steps) {
 	for grants := range slices.Chunk(steps.Grants, commandStreamsMax) {
 		r.propose(&catalog.GrantEpochs{Streams: grants}, func(i int) chunk.Incarnation { return grants[i].Stream })
 	}
 	for leaders := range slices.Chunk(steps.Elected, commandStreamsMax) {
 		r.propose(&catalog.AssignLeaders{Leaders: leaders}, func(i int) chunk.Incarnation { return leaders[i].Stream })
+	}
+	for added := range slices.Chunk(steps.Added, commandStreamsMax) {
+		r.propose(&catalog.AddReplicas{Replicas: added}, func(i int) chunk.Incarnation { return added[i].Stream })
+	}
+	for retired := range slices.Chunk(steps.Retired, commandStreamsMax) {
+		r.propose(&catalog.RetireReplicas{Replicas: retired}, func(i int) chunk.Incarnation { return retired[i].Stream })
+	}
+	for removed := range slices.Chunk(steps.Removed, commandStreamsMax) {
+		r.propose(&catalog.RemoveReplicas{Replicas: removed}, func(i int) chunk.Incarnation { return removed[i].Stream })
 	}
 }
 

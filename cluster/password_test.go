@@ -46,6 +46,7 @@ func TestParseHash_readsWhatOthersWrote(t *testing.T) {
 		// argon2 -id -t 2 -m 16 (64 MiB) -p 1, password "password", salt "somesalt"
 		{"$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc", "password"},
 		{guestHash, "guest"},
+		{GuestHash, "guest"},
 		{sha, "pass"},
 	} {
 		h, err := parseHash(row.text)

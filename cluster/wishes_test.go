@@ -1,0 +1,105 @@
+package cluster
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/replication/protocol"
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+// openThree has a stream "s" on n1 alone in a catalog that knows three nodes.
+// Only n1 takes part in raft; the fake replicas answer for all.
+func openThree(t *testing.T, registered func(chunk.Incarnation, chunk.Epoch, protocol.Registration)) *Cluster {
+	t.Helper()
+	c, err := Open(Config{Dir: t.TempDir(), Node: "n1", Fencer: newReplicas(newDisk(), 1), Registered: registered})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	one, _ := catalog.ParseArguments(map[string]string{"initial-cluster-size": "1"})
+	if err := c.CreateStream(within(t), CreateStream{VHost: "/", Name: "s", Arguments: one}); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []protocol.NodeID{"n2", "n3"} {
+		if err := c.do(within(t), &catalog.PutNode{ID: n, Disk: "d"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+func stream(c *Cluster) *catalog.Stream {
+	s, _ := c.View().Stream("/", "s")
+	return s
+}
+
+// says has the leader propose something about a node.
+func says(c *Cluster, kind protocol.ProposalKind, node protocol.NodeID) {
+	s := stream(c)
+	r, _ := s.Replica(node)
+	c.Proposed(s.Incarnation, protocol.Proposal{
+		Kind: kind, Node: node, Epoch: s.Epoch, Config: s.ConfigVersion, Registration: r.Registration,
+	})
+}
+
+func voter(c *Cluster, node protocol.NodeID) func(*catalog.State) bool {
+	return func(*catalog.State) bool {
+		r, ok := stream(c).Replica(node)
+		return ok && r.Voter && !r.Aside
+	}
+}
+
+// A replica is replaced: the newcomer becomes a voter once the leader says that
+// it has caught up and that the voters are settled; then the old one goes.
+func TestProposed_replacesAReplica(t *testing.T) {
+	c := openThree(t, nil)
+	ctx := within(t)
+	i := stream(c).Incarnation
+	if err := c.do(ctx, &catalog.AddReplicas{Replicas: []catalog.Added{{Stream: i, Node: "n2"}}}); err != nil {
+		t.Fatal(err)
+	}
+	learner, _ := stream(c).Replica("n2")
+	c.changeVoters([]taken{{wish{i, protocol.ProposePromote, "n2"}, protocol.Proposal{Registration: learner.Registration}, settlement{}}})
+	if voter(c, "n2")(c.View()) {
+		t.Fatal("a learner became a voter before the voters were settled")
+	}
+	says(c, protocol.ProposeSettled, "n1")
+	says(c, protocol.ProposePromote, "n2")
+	eventually(t, c, "n2 is a voter", voter(c, "n2"))
+
+	// n3 comes for n2, which the leader makes a learner once n3 is a voter.
+	if err := c.do(ctx, &catalog.AddReplicas{Replicas: []catalog.Added{{Stream: i, Node: "n3", Instead: "n2"}}}); err != nil {
+		t.Fatal(err)
+	}
+	says(c, protocol.ProposeSettled, "n1")
+	says(c, protocol.ProposePromote, "n3")
+	eventually(t, c, "n3 is a voter", voter(c, "n3"))
+	says(c, protocol.ProposeSettled, "n1")
+	eventually(t, c, "n2 is gone", func(*catalog.State) bool {
+		_, ok := stream(c).Replica("n2")
+		return !ok
+	})
+}
+
+func TestProposed_registersAndClears(t *testing.T) {
+	var mu sync.Mutex
+	told := make(chan protocol.Registration, 1)
+	c := openThree(t, func(_ chunk.Incarnation, e chunk.Epoch, r protocol.Registration) {
+		mu.Lock()
+		defer mu.Unlock()
+		if e != 2 { // it led epoch 1, which is over
+			t.Errorf("the promise to make is %d", e)
+		}
+		told <- r
+	})
+	says(c, protocol.ProposeRegister, "n1")
+	r := <-told
+	if got, _ := stream(c).Replica("n1"); !got.Aside || got.Registration != r {
+		t.Errorf("replica %+v, told %d", got, r)
+	}
+	eventually(t, c, "the sole voter leads again", func(*catalog.State) bool { return stream(c).Led() && stream(c).Epoch == 2 })
+	says(c, protocol.ProposeClear, "n1")
+	eventually(t, c, "it counts again", voter(c, "n1"))
+}
