@@ -51,6 +51,12 @@ func newFakeNode(t testing.TB, fs vfs.FS, dir string) *fakeNode {
 
 func vhost(name string) catalog.Body { return &catalog.CreateVHost{Name: name} }
 
+func clearPermission(vhost, user string) catalog.Body {
+	return &catalog.ClearPermission{VHost: vhost, User: user}
+}
+
+func deleteUser(name string) catalog.Body { return &catalog.DeleteUser{Name: name} }
+
 func (n *fakeNode) addUser(t testing.TB, user, password string) {
 	n.mu.Lock()
 	n.passwords[user] = password

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -88,27 +89,19 @@ func (r *frameReader) next() ([]byte, error) {
 	}
 }
 
-// peek returns the bytes that came and were not yet returned as frames.
-func (r *frameReader) peek() []byte {
+// passBehind forgets what is held up to the end of a pattern, and whether it
+// was there; without it, all that can't be the beginning of one.
+func (r *frameReader) passBehind(pattern []byte) bool {
 	if r.buffer == nil {
-		return nil
+		return false
 	}
-	return r.buffer.bytes[r.start:r.end]
-}
-
-// skip forgets the frame that was too large, as its bytes come.
-func (r *frameReader) skip() error {
-	left := frameSizeBytes + int(binary.BigEndian.Uint32(r.buffer.bytes[r.start:]))
-	for {
-		held := min(r.end-r.start, left)
-		r.start += held
-		if left -= held; left == 0 {
-			return nil
-		}
-		if err := r.fill(); err != nil {
-			return err
-		}
+	held := r.buffer.bytes[r.start:r.end]
+	if at := bytes.Index(held, pattern); at >= 0 {
+		r.start += at + len(pattern)
+		return true
 	}
+	r.start += max(0, len(held)-len(pattern)+1)
+	return false
 }
 
 // discard reads and forgets until the client ends, an error, or the moment.

@@ -82,6 +82,7 @@ type peer struct {
 	correlation uint32
 	skip        map[wire.Key]bool // what ask passes over
 	skipped     []wire.Command
+	reset       func() // of openTCP: ends by RST
 }
 
 // dial connects and says nothing.

@@ -136,22 +136,16 @@ func (w withheld) end(s *session) {
 	s.part()
 }
 
+// closeResponse is how a client's Close response begins: size, key, version.
+var closeResponse = wire.Append(nil, &wire.Response{To: wire.KeyClose})[:8]
+
 // awaitCloseResponse reads until the client agrees to close, goes away, or the
-// time is over.
+// time is over. It looks for the response wherever it is, since behind a frame
+// that broke the protocol nobody knows where the next begins.
 func (s *session) awaitCloseResponse(until time.Time) {
 	s.frames.until = until
-	for {
-		payload, err := s.frames.next()
-		if errors.Is(err, errFrameTooLarge) {
-			err = s.frames.skip()
-		}
-		if err != nil {
-			return
-		}
-		if len(payload) < wire.HeaderSize {
-			continue
-		}
-		if key, _ := wire.Header(payload); key == wire.KeyClose.Answer() {
+	for !s.frames.passBehind(closeResponse) {
+		if s.frames.fill() != nil {
 			return
 		}
 	}

@@ -1,0 +1,409 @@
+package broker_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/segstore/vfs"
+	"github.com/millrace/millrace/wire"
+)
+
+func (p *peer) tryCreate(stream string, arguments ...string) wire.ResponseCode {
+	p.t.Helper()
+	return codeIn(p.ask(&wire.Create{Correlation: p.next(), Stream: stream, Arguments: wire.PropertiesOf(arguments...)}))
+}
+
+func (p *peer) delete(stream string) wire.ResponseCode {
+	p.t.Helper()
+	return codeIn(p.ask(&wire.Delete{Correlation: p.next(), Stream: stream}))
+}
+
+func TestCreate_codes(t *testing.T) {
+	h := serve(t, nil)
+	h.addUser(t, "reader", "pw")
+	h.permit(t, "reader", "/", "", "", ".*")
+	p := h.open(t)
+	const ok, exists, wrong = wire.CodeOK, wire.CodeStreamAlreadyExists, wire.CodePreconditionFailed
+	for _, row := range []struct {
+		name      string
+		arguments []string
+		want      wire.ResponseCode
+	}{
+		{"", nil, wrong},
+		{"\r\n", nil, wrong},
+		{"amq.x", nil, wrong},
+		{strings.Repeat("n", 255), nil, ok},
+		{strings.Repeat("n", 256), nil, wrong},
+		{strings.Repeat("x", 32_767), nil, wrong},
+		{strings.Repeat("ü", 127), nil, ok},
+		{strings.Repeat("ü", 128), nil, wrong},
+		{"日本語", nil, ok},
+		{"a\xff", nil, wrong},
+		{"nul\x00", nil, wrong},
+		{"tab\t", nil, wrong},
+		{"..", nil, ok},
+		{".", nil, ok},
+		{"/", nil, ok},
+		{"../../etc", nil, ok},
+		{"%2f", nil, ok},
+		{"line\nbreak", nil, ok}, // stored without it
+		{"linebreak", nil, exists},
+
+		{"all", []string{"max-length-bytes", "1000", "max-age", "1h", "stream-max-segment-size-bytes", "500", "initial-cluster-size", "3", "queue-leader-locator", "least-leaders", "stream-filter-size-bytes", "32"}, ok},
+		{"all", []string{"stream-filter-size-bytes", "32", "max-length-bytes", "01000", "max-age", "1h", "stream-max-segment-size-bytes", "500", "initial-cluster-size", "3", "queue-leader-locator", "least-leaders", "x-unknown", "1"}, exists},
+		{"all", []string{"max-length-bytes", "1000"}, wrong},
+		{"all", nil, wrong},
+		{"age", []string{"max-age", "60m"}, ok},
+		{"age", []string{"max-age", "1h"}, wrong},
+		{"unknown", []string{"x-max-age", "?", "anything", ""}, ok},
+		{"unknown", nil, exists},
+		{"bad", []string{"max-length-bytes", ""}, wrong},
+		{"bad", []string{"max-length-bytes", "0"}, wrong},
+		{"bad", []string{"max-length-bytes", "-1"}, wrong},
+		{"bad", []string{"max-length-bytes", "20gb"}, wrong},
+		{"bad", []string{"max-age", "10"}, wrong},
+		{"bad", []string{"max-age", "0.5s"}, wrong},
+		{"bad", []string{"max-age", "PT1H"}, wrong},
+		{"bad", []string{"stream-max-segment-size-bytes", "0"}, wrong},
+		{"bad", []string{"stream-max-segment-size-bytes", "3000000001"}, wrong},
+		{"bad", []string{"stream-max-segment-size-bytes", "9223372036854775808"}, wrong},
+		{"bad", []string{"initial-cluster-size", "0"}, wrong},
+		{"bad", []string{"queue-leader-locator", "Balanced"}, wrong},
+		{"bad", []string{"queue-leader-locator", ""}, wrong},
+		{"bad", []string{"stream-filter-size-bytes", "15"}, wrong},
+		{"bad", []string{"stream-filter-size-bytes", "256"}, wrong},
+		{"bad", slices.Repeat([]string{"k", "v"}, 300), wrong},
+	} {
+		if got := p.tryCreate(row.name, row.arguments...); got != row.want {
+			t.Errorf("%.20q %v: code %d, want %d", row.name, row.arguments, got, row.want)
+		}
+	}
+	reader := h.openAs(t, "reader", "pw", &wire.Tune{})
+	for name, want := range map[string]wire.ResponseCode{"": wrong, "new": wire.CodeAccessRefused, "all": wire.CodeAccessRefused} {
+		if got := reader.tryCreate(name, "max-age", "wrong"); got != want {
+			t.Errorf("%q without the right to configure: code %d, want %d", name, got, want)
+		}
+	}
+	for _, name := range []string{"all", "none"} {
+		if got := reader.delete(name); got != wire.CodeAccessRefused {
+			t.Errorf("delete %q without the right: code %d", name, got)
+		}
+	}
+	if got := p.delete("none"); got != wire.CodeStreamDoesNotExist {
+		t.Errorf("delete a missing stream: code %d", got)
+	}
+}
+
+func TestDelete_tellsEachConnectionOnceForEachStream(t *testing.T) {
+	for _, kind := range []struct {
+		name  string
+		serve func() *house
+	}{
+		{"fake", func() *house { return serve(t, nil) }},
+		{"real", func() *house { return serveReal(t, vfs.NewMem(), "data", nil) }},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			h := kind.serve()
+			own, other, bystander := h.open(t), h.open(t), h.open(t)
+			for _, stream := range []string{"a", "b"} {
+				own.create(stream)
+				for i, p := range []*peer{own, other} {
+					p.declare(uint8(len(stream)), "", stream)
+					_ = i
+				}
+			}
+			own.declare(10, "", "a")
+			own.declare(11, "", "b")
+			own.subscribe(10, "a", first, 10)
+			own.subscribe(11, "a", first, 10)
+			other.subscribe(10, "a", first, 10)
+			bystander.declare(0, "", "b")
+
+			own.send(&wire.Delete{Correlation: 99, Stream: "a"})
+			own.wantCode(own.read(), wire.CodeOK) // the answer first
+			for _, p := range []*peer{own, other} {
+				update, ok := p.read().(*wire.MetadataUpdate)
+				if !ok || update.Code != wire.CodeStreamNotAvailable || update.Stream != "a" {
+					t.Fatalf("got %+v", update)
+				}
+			}
+			// The ids are free, everything on the other stream goes on, nobody is
+			// told twice.
+			own.wantCode(own.ask(&wire.DeletePublisher{Correlation: own.next(), PublisherID: 10}), wire.CodePublisherDoesNotExist)
+			own.wantCode(own.ask(&wire.Unsubscribe{Correlation: own.next(), SubscriptionID: 10}), wire.CodeSubscriptionIDDoesNotExist)
+			own.publish(10, 1, "m")
+			own.wantErrors(10, wire.CodePublisherDoesNotExist, 1)
+			own.publish(11, 1, "m")
+			own.wantConfirms(11, 1, 1)
+			bystander.publish(0, 1, "m")
+			bystander.wantConfirms(0, 1, 1)
+			for _, p := range []*peer{own, other, bystander} {
+				p.ask(&wire.Metadata{Correlation: p.next()})
+			}
+			// The name can be used again at once, from offset 0.
+			own.create("a")
+			own.declare(10, "", "a")
+			own.subscribe(10, "a", first, 1)
+			own.publish(10, 1, "m")
+			seen := map[wire.Key]bool{}
+			for range 2 {
+				c := own.read()
+				seen[c.Key()] = true
+				if d, ok := c.(*wire.Deliver); ok && takeApart(t, d).first != 0 {
+					t.Fatalf("the new stream begins at %d", takeApart(t, d).first)
+				}
+			}
+			if !seen[wire.KeyDeliver] || !seen[wire.KeyPublishConfirm] {
+				t.Fatalf("saw %v", seen)
+			}
+		})
+	}
+}
+
+func TestDelete_tellsWhoOnlyAskedForOffsets(t *testing.T) {
+	h := serve(t, nil)
+	p, other := h.open(t), h.open(t)
+	p.create("s")
+	other.send(&wire.StoreOffset{Reference: "r", Stream: "s", Offset: 1})
+	other.ask(&wire.QueryOffset{Correlation: 1, Reference: "r", Stream: "s"})
+	if code := p.delete("s"); code != wire.CodeOK {
+		t.Fatalf("code %d", code)
+	}
+	if update, ok := other.read().(*wire.MetadataUpdate); !ok || update.Stream != "s" {
+		t.Fatalf("got %+v", update)
+	}
+	p.ask(&wire.Metadata{Correlation: p.next()}) // had nothing, hears nothing
+}
+
+func TestEpoch_aNewOneTakesThePublishersOnly(t *testing.T) {
+	h := serve(t, nil)
+	publisher, consumer := h.open(t), h.open(t)
+	publisher.create("s")
+	publisher.declare(0, "", "s")
+	consumer.subscribe(0, "s", first, 10)
+	h.depose(t, "s")
+	if update, ok := publisher.read().(*wire.MetadataUpdate); !ok || update.Stream != "s" {
+		t.Fatalf("got %+v", update)
+	}
+	if code := publisher.declare(0, "", "s"); code != wire.CodeStreamNotAvailable {
+		t.Fatalf("declare without a leader: code %d", code)
+	}
+	publisher.wantCode(publisher.ask(&wire.QueryOffset{Correlation: 1, Reference: "r", Stream: "s"}), wire.CodeStreamNotAvailable)
+	publisher.wantCode(publisher.ask(&wire.QueryPublisherSequence{Correlation: 1, Reference: "r", Stream: "s"}), wire.CodeStreamNotAvailable)
+	h.elect(t, "s")
+	if code := publisher.declare(0, "", "s"); code != wire.CodeOK {
+		t.Fatalf("declare with the new leader: code %d", code)
+	}
+	publisher.publish(0, 1, "m")
+	publisher.wantConfirms(0, 1, 1)
+	consumer.wantDeliver() // never interrupted, never told
+}
+
+func TestMetadata_answersEachName(t *testing.T) {
+	h := serve(t, func(c *broker.Config) { c.AdvertisedHost, c.AdvertisedPort = "broker.example", 1234 })
+	h.addUser(t, "some", "pw")
+	h.permit(t, "some", "/", "", "^w", "^r")
+	p := h.open(t)
+	for _, name := range []string{"w", "r", "x"} {
+		p.create(name)
+	}
+	ask := func(p *peer, names ...string) (brokers []wire.Broker, codes map[string]wire.ResponseCode) {
+		t.Helper()
+		answer := p.ask(&wire.Metadata{Correlation: p.next(), Streams: wire.StringsOf(names...)}).(*wire.MetadataResponse)
+		codes = map[string]wire.ResponseCode{}
+		for _, s := range answer.Streams.Slice() {
+			if _, twice := codes[s.Stream]; twice {
+				t.Fatalf("%q is answered twice", s.Stream)
+			}
+			codes[s.Stream] = s.Code
+			if leader := s.Leader; (s.Code == wire.CodeOK) != (leader == 0) || len(s.Replicas) != 0 {
+				t.Fatalf("%+v", s)
+			}
+		}
+		return answer.Brokers.Slice(), codes
+	}
+	brokers, codes := ask(p, "w", "none", "w", "r")
+	if len(codes) != 3 || codes["w"] != wire.CodeOK || codes["none"] != wire.CodeStreamDoesNotExist {
+		t.Fatalf("codes %v", codes)
+	}
+	if len(brokers) != 1 || brokers[0] != (wire.Broker{Reference: 0, Host: "broker.example", Port: 1234}) {
+		t.Fatalf("brokers %+v", brokers)
+	}
+	some := h.openAs(t, "some", "pw", &wire.Tune{})
+	if _, codes := ask(some, "w", "r", "x", "nothing"); codes["w"] != wire.CodeOK || codes["r"] != wire.CodeOK ||
+		codes["x"] != wire.CodeAccessRefused || codes["nothing"] != wire.CodeAccessRefused {
+		t.Fatalf("codes %v", codes)
+	}
+	if brokers, codes := ask(p); len(brokers) != 0 || len(codes) != 0 {
+		t.Fatalf("asked for nothing, got %v %v", brokers, codes)
+	}
+}
+
+func TestOpen_advertisesWhatMetadataSays(t *testing.T) {
+	h := serve(t, nil)
+	p := h.dial(t)
+	p.advance(4, "guest", "guest", &wire.Tune{})
+	opened := p.ask(&wire.Open{Correlation: 1, VirtualHost: "/"}).(*wire.OpenResponse)
+	p.create("s")
+	at := p.ask(&wire.Metadata{Correlation: 1, Streams: wire.StringsOf("s")}).(*wire.MetadataResponse).Brokers.Slice()[0]
+	got := opened.Properties.Map()
+	if opened.Properties.Len() != 2 || got["advertised_host"] != at.Host || got["advertised_port"] != portOf(h.addr) || at.Host != "localhost" {
+		t.Fatalf("open says %v, metadata %+v, the socket is %s", got, at, h.addr)
+	}
+}
+
+func portOf(addr string) string { return addr[strings.LastIndex(addr, ":")+1:] }
+
+func TestPeerProperties_tellAVersionClientsUnderstand(t *testing.T) {
+	h := serve(t, nil)
+	p := h.dial(t)
+	answer := p.ask(&wire.PeerProperties{Correlation: 1}).(*wire.PeerPropertiesResponse)
+	got := answer.Properties.Map()
+	if got["version"] != "4.2.0" || got["product"] != "Millrace" || len(got) != 6 {
+		t.Fatalf("%v", got)
+	}
+}
+
+func TestStreamStats(t *testing.T) {
+	for _, kind := range []struct {
+		name  string
+		serve func() *house
+	}{
+		{"fake", func() *house { return serve(t, nil) }},
+		{"real", func() *house { return serveReal(t, vfs.NewMem(), "data", nil) }},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			h := kind.serve()
+			p := h.open(t)
+			p.create("s")
+			want := func(first, last, committed, offset int64) {
+				t.Helper()
+				answer := p.ask(&wire.StreamStats{Correlation: 1, Stream: "s"}).(*wire.StreamStatsResponse)
+				got := map[string]int64{}
+				for stat := range answer.Stats.All() {
+					got[stat.Name] = stat.Value
+				}
+				if answer.Code != wire.CodeOK || got["first_chunk_id"] != first || got["last_chunk_id"] != last ||
+					got["committed_chunk_id"] != committed || got["committed_offset"] != offset {
+					t.Fatalf("code %d, %v; want %d, %d, %d, %d", answer.Code, got, first, last, committed, offset)
+				}
+			}
+			want(-1, -1, -1, -1)
+			h.fill(t, "s", 10)
+			want(0, 0, 0, 9)
+			h.fill(t, "s", 1)
+			want(0, 10, 10, 10)
+			answer := p.ask(&wire.StreamStats{Correlation: 1, Stream: "none"}).(*wire.StreamStatsResponse)
+			if answer.Code != wire.CodeStreamDoesNotExist || answer.Stats.Len() != 0 {
+				t.Fatalf("missing stream: %+v", answer)
+			}
+		})
+	}
+}
+
+func TestRights_areFollowedWhileConnected(t *testing.T) {
+	h := serve(t, nil)
+	h.addUser(t, "ann", "pw")
+	h.permit(t, "ann", "/", ".*", ".*", ".*")
+	p := h.openAs(t, "ann", "pw", &wire.Tune{})
+	p.create("s")
+	p.create("t")
+	p.declare(0, "", "s")
+	p.subscribe(0, "s", first, 10)
+	p.declare(1, "", "t")
+
+	h.permit(t, "ann", "/", "", "^t", "^s")
+	if update, ok := p.read().(*wire.MetadataUpdate); !ok || update.Stream != "s" {
+		t.Fatalf("got %+v", update)
+	}
+	p.publish(0, 1, "m")
+	p.wantErrors(0, wire.CodePublisherDoesNotExist, 1)
+	p.publish(1, 1, "m")
+	p.wantConfirms(1, 1, 1)
+	h.fill(t, "s", 1)
+	p.wantDeliver() // reading goes on
+
+	h.permit(t, "ann", "/", "", "^t", "")
+	if update, ok := p.read().(*wire.MetadataUpdate); !ok || update.Stream != "s" {
+		t.Fatalf("got %+v", update)
+	}
+	h.do(t, clearPermission("/", "ann"))
+	p.wantEnd()
+
+	q := h.openAs(t, "guest", "guest", &wire.Tune{})
+	h.do(t, deleteUser("guest"))
+	q.wantEnd()
+}
+
+func TestRenewal_looksAtTheRightsAgain(t *testing.T) {
+	h := serve(t, nil)
+	p := h.open(t)
+	p.create("s")
+	p.declare(0, "", "s")
+	p.wantCode(p.ask(plain(9, "guest", "guest")), wire.CodeOK)
+	p.publish(0, 1, "m")
+	p.wantConfirms(0, 1, 1)
+}
+
+func TestConnections_areListedAndClosed(t *testing.T) {
+	h := serve(t, nil)
+	p, q := h.open(t), h.open(t)
+	half := h.dial(t)
+	half.advance(4, "guest", "guest", &wire.Tune{})
+	p.create("s")
+	p.declare(4, "ref", "s")
+	p.subscribe(2, "s", first, 7, "identifier", "tag")
+	all := h.broker.Connections()
+	if len(all) != 2 {
+		t.Fatalf("%d connections are listed, want the two open ones", len(all))
+	}
+	i := slices.IndexFunc(all, func(c broker.Connection) bool { return len(c.Publishers) == 1 })
+	c := all[i]
+	if c.User != "guest" || c.VHost != "/" || c.Properties["connection_name"] != "peer" || c.Mechanism != "PLAIN" ||
+		c.FrameMax != 1<<20 || c.Name != p.LocalAddr().String()+" -> "+h.addr {
+		t.Errorf("connection %+v", c)
+	}
+	if got := c.Publishers[0]; got.ID != 4 || got.Reference != "ref" || got.Stream != "s" {
+		t.Errorf("publisher %+v", got)
+	}
+	if got := c.Consumers[0]; got.SubscriptionID != 2 || got.Stream != "s" || got.Credits != 7 || got.Properties["identifier"] != "tag" || got.Offset != -1 {
+		t.Errorf("consumer %+v", got)
+	}
+	if h.broker.CloseConnection("no such", "test") {
+		t.Error("closed a connection that is not there")
+	}
+	if !h.broker.CloseConnection(c.Name, "test") {
+		t.Error("connection not found")
+	}
+	p.wantEnd()
+	eventually(t, "it is listed no more", func() bool { return len(h.broker.Connections()) == 1 })
+	q.ask(&wire.Metadata{Correlation: q.next()})
+}
+
+func TestSuperStreams_codesUntilTheyCome(t *testing.T) {
+	h := serve(t, nil)
+	h.addUser(t, "none", "pw")
+	h.permit(t, "none", "/", "", "", "")
+	p, none := h.open(t), h.openAs(t, "none", "pw", &wire.Tune{})
+	p.create("s")
+	for _, row := range []struct {
+		peer    *peer
+		request wire.Command
+		want    wire.ResponseCode
+	}{
+		{p, &wire.Partitions{Correlation: 1, SuperStream: "x"}, wire.CodeStreamDoesNotExist},
+		{p, &wire.Partitions{Correlation: 1, SuperStream: "s"}, wire.CodeStreamDoesNotExist},
+		{none, &wire.Partitions{Correlation: 1, SuperStream: "x"}, wire.CodeAccessRefused},
+		{p, &wire.Route{Correlation: 1, SuperStream: "x"}, wire.CodeStreamDoesNotExist},
+		{none, &wire.Route{Correlation: 1, SuperStream: "x"}, wire.CodeAccessRefused},
+		{p, &wire.CreateSuperStream{Correlation: 1, Name: ""}, wire.CodePreconditionFailed},
+		{p, &wire.CreateSuperStream{Correlation: 1, Name: "amq.x"}, wire.CodePreconditionFailed},
+		{none, &wire.CreateSuperStream{Correlation: 1, Name: "x"}, wire.CodeAccessRefused},
+		{p, &wire.DeleteSuperStream{Correlation: 1, Name: "x"}, wire.CodeStreamDoesNotExist},
+		{none, &wire.DeleteSuperStream{Correlation: 1, Name: "x"}, wire.CodeAccessRefused},
+	} {
+		row.peer.wantCode(row.peer.ask(row.request), row.want)
+	}
+}
