@@ -26,6 +26,10 @@ type Directory interface {
 	CreateStream(ctx context.Context, request CreateStream) error
 	// DeleteStream removes a stream everywhere.
 	DeleteStream(ctx context.Context, vhost, name string) error
+	// CreateSuperStream makes a super stream with all its partitions, or nothing.
+	CreateSuperStream(ctx context.Context, request CreateSuperStream) error
+	// DeleteSuperStream removes a super stream and its partitions.
+	DeleteSuperStream(ctx context.Context, vhost, name string) error
 }
 
 // CreateStream is what a client wants created.
@@ -34,6 +38,16 @@ type CreateStream struct {
 	Name      string
 	Arguments catalog.Arguments
 	Creator   string // user name
+}
+
+// CreateSuperStream is what a client wants created: partitions in their order,
+// all with the same arguments.
+type CreateSuperStream struct {
+	VHost      string
+	Name       string
+	Partitions []catalog.Partition
+	Arguments  catalog.Arguments
+	Creator    string // user name
 }
 
 // Replicas finds the replicas that this node holds.

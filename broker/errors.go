@@ -24,7 +24,7 @@ var (
 	errSubscriptionInUse = errors.New("subscription id is in use on this connection")
 	errNoOffset          = errors.New("no offset")
 	errAlarm             = errors.New("publishers are held up by an alarm")
-	errSuperStreams      = errors.New("super streams are not made by this version")
+	errPartitions        = errors.New("partitions of the super stream are wrong")
 	errGroups            = errors.New("single active consumers are not served by this version")
 	errNameMissing       = errors.New("a single active consumer needs a name")
 	errArguments         = errors.New("too many arguments")
@@ -61,6 +61,7 @@ var codes = []struct {
 	{errPublisherInUse, wire.CodePreconditionFailed},
 	{errAlarm, wire.CodePreconditionFailed},
 	{errGroups, wire.CodePreconditionFailed},
+	{errPartitions, wire.CodePreconditionFailed},
 	{errNameMissing, wire.CodePreconditionFailed},
 	{errArguments, wire.CodePreconditionFailed},
 	{errNoOffset, wire.CodeNoOffset},

@@ -136,6 +136,25 @@ func (n *fakeNode) CreateStream(_ context.Context, request broker.CreateStream) 
 	return n.electLocked(s.Incarnation)
 }
 
+func (n *fakeNode) CreateSuperStream(_ context.Context, request broker.CreateSuperStream) error {
+	body := &catalog.CreateSuperStream{VHost: request.VHost, Name: request.Name}
+	for _, p := range request.Partitions {
+		n.mu.Lock()
+		n.count++
+		created := catalog.NewStream{
+			VHost: request.VHost, Name: p.Stream, Arguments: request.Arguments, Incarnation: chunk.Incarnation(n.count),
+		}
+		n.mu.Unlock()
+		created.Replicas = append(created.Replicas, nodeName)
+		body.Partitions = append(body.Partitions, catalog.NewPartition{NewStream: created, Key: p.Key})
+	}
+	return n.apply(body)
+}
+
+func (n *fakeNode) DeleteSuperStream(_ context.Context, vhost, name string) error {
+	return n.apply(&catalog.DeleteSuperStream{VHost: vhost, Name: name})
+}
+
 // catalogueLocked enters a new stream without a leader.
 func (n *fakeNode) catalogueLocked(request broker.CreateStream) (*catalog.Stream, error) {
 	n.count++

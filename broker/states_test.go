@@ -43,7 +43,7 @@ func clientCommands() map[string]wire.Command {
 		"ExchangeCommandVersions": &wire.ExchangeCommandVersions{Correlation: 7},
 		"Route":                   &wire.Route{Correlation: 7, RoutingKey: "k", SuperStream: "x"},
 		"Partitions":              &wire.Partitions{Correlation: 7, SuperStream: "x"},
-		"CreateSuperStream":       &wire.CreateSuperStream{Correlation: 7, Name: "x"},
+		"CreateSuperStream":       &wire.CreateSuperStream{Correlation: 7, Name: "made"},
 		"DeleteSuperStream":       &wire.DeleteSuperStream{Correlation: 7, Name: "x"},
 	}
 }
@@ -93,7 +93,7 @@ var openOutcomes = map[string]string{
 	"ExchangeCommandVersions": "ExchangeCommandVersions response 1",
 	"Route":                   "Route response 2",
 	"Partitions":              "Partitions response 2",
-	"CreateSuperStream":       "CreateSuperStream response 15",
+	"CreateSuperStream":       "CreateSuperStream response 1",
 	"DeleteSuperStream":       "DeleteSuperStream response 2",
 }
 
@@ -122,6 +122,7 @@ func TestStates_everyCommandInEveryState(t *testing.T) {
 			})
 		}
 	}
+	setup.wantCode(setup.ask(&wire.DeleteSuperStream{Correlation: setup.next(), Name: "made"}), wire.CodeOK)
 	if _, made := h.View().Stream("/", "created"); !made {
 		t.Error("create in the open state made no stream")
 	}

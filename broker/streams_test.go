@@ -382,28 +382,61 @@ func TestConnections_areListedAndClosed(t *testing.T) {
 	q.ask(&wire.Metadata{Correlation: q.next()})
 }
 
-func TestSuperStreams_codesUntilTheyCome(t *testing.T) {
+func TestSuperStreams(t *testing.T) {
 	h := serve(t, nil)
 	h.addUser(t, "none", "pw")
 	h.permit(t, "none", "/", "", "", "")
-	p, none := h.open(t), h.openAs(t, "none", "pw", &wire.Tune{})
+	h.addUser(t, "part", "pw")
+	h.permit(t, "part", "/", "x", "x-0", "x")
+	p, none, part := h.open(t), h.openAs(t, "none", "pw", &wire.Tune{}), h.openAs(t, "part", "pw", &wire.Tune{})
 	p.create("s")
+	create := func(name string, partitions, keys []string, arguments ...string) wire.Command {
+		return &wire.CreateSuperStream{
+			Correlation: 1, Name: name, Partitions: wire.StringsOf(partitions...), BindingKeys: wire.StringsOf(keys...),
+			Arguments: wire.PropertiesOf(arguments...),
+		}
+	}
+	two, keys := []string{"x-0", "x-1"}, []string{"0", "1"}
+	partitions, route := &wire.Partitions{Correlation: 1, SuperStream: "x"}, &wire.Route{Correlation: 1, SuperStream: "x", RoutingKey: "1"}
+	remove := &wire.DeleteSuperStream{Correlation: 1, Name: "x"}
 	for _, row := range []struct {
+		what    string
 		peer    *peer
 		request wire.Command
 		want    wire.ResponseCode
 	}{
-		{p, &wire.Partitions{Correlation: 1, SuperStream: "x"}, wire.CodeStreamDoesNotExist},
-		{p, &wire.Partitions{Correlation: 1, SuperStream: "s"}, wire.CodeStreamDoesNotExist},
-		{none, &wire.Partitions{Correlation: 1, SuperStream: "x"}, wire.CodeAccessRefused},
-		{p, &wire.Route{Correlation: 1, SuperStream: "x"}, wire.CodeStreamDoesNotExist},
-		{none, &wire.Route{Correlation: 1, SuperStream: "x"}, wire.CodeAccessRefused},
-		{p, &wire.CreateSuperStream{Correlation: 1, Name: ""}, wire.CodePreconditionFailed},
-		{p, &wire.CreateSuperStream{Correlation: 1, Name: "amq.x"}, wire.CodePreconditionFailed},
-		{none, &wire.CreateSuperStream{Correlation: 1, Name: "x"}, wire.CodeAccessRefused},
-		{p, &wire.DeleteSuperStream{Correlation: 1, Name: "x"}, wire.CodeStreamDoesNotExist},
-		{none, &wire.DeleteSuperStream{Correlation: 1, Name: "x"}, wire.CodeAccessRefused},
+		{"partitions of none", p, partitions, wire.CodeStreamDoesNotExist},
+		{"partitions of a stream", p, &wire.Partitions{Correlation: 1, SuperStream: "s"}, wire.CodeStreamDoesNotExist},
+		{"partitions without rights", none, partitions, wire.CodeAccessRefused},
+		{"route of none", p, route, wire.CodeStreamDoesNotExist},
+		{"route without rights", none, route, wire.CodeAccessRefused},
+		{"delete none", p, remove, wire.CodeStreamDoesNotExist},
+		{"delete without rights", none, remove, wire.CodeAccessRefused},
+
+		{"empty name", p, create("", two, keys), wire.CodePreconditionFailed},
+		{"reserved name", p, create("amq.x", two, keys), wire.CodePreconditionFailed},
+		{"without rights", none, create("x", two, keys), wire.CodeAccessRefused},
+		{"without a right to write a partition", part, create("x", two, keys), wire.CodeAccessRefused},
+		{"more keys", p, create("x", two, []string{"0", "1", "2"}), wire.CodePreconditionFailed},
+		{"a partition twice", p, create("x", []string{"x-0", "x-0"}, keys), wire.CodePreconditionFailed},
+		{"bad partition", p, create("x", []string{"x-0", ""}, keys), wire.CodePreconditionFailed},
+		{"too many", p, create("x", slices.Repeat([]string{"x"}, 1001), slices.Repeat([]string{"x"}, 1001)), wire.CodePreconditionFailed},
+		{"a stream as partition", p, create("x", []string{"x-0", "s"}, keys), wire.CodeStreamAlreadyExists},
+		{"bad argument", p, create("x", two, keys, "max-age", "?"), wire.CodeInternalError},
+		{"right", p, create("x", two, keys, "max-age", "1h"), wire.CodeOK},
+		{"once more", p, create("x", two, keys), wire.CodeStreamAlreadyExists},
 	} {
-		row.peer.wantCode(row.peer.ask(row.request), row.want)
+		t.Run(row.what, func(t *testing.T) { row.peer.wantCode(row.peer.ask(row.request), row.want) })
 	}
+	if got := p.ask(partitions).(*wire.PartitionsResponse); got.Code != wire.CodeOK || !slices.Equal(got.Streams.Slice(), two) {
+		t.Fatalf("partitions %+v", got)
+	}
+	for key, want := range map[string][]string{"1": {"x-1"}, "none": {}} {
+		got := p.ask(&wire.Route{Correlation: 1, SuperStream: "x", RoutingKey: key}).(*wire.RouteResponse)
+		if got.Code != wire.CodeOK || !slices.Equal(got.Streams.Slice(), want) {
+			t.Fatalf("route %q: %+v", key, got)
+		}
+	}
+	p.wantCode(p.ask(remove), wire.CodeOK)
+	p.wantCode(p.ask(partitions), wire.CodeStreamDoesNotExist)
 }

@@ -1,13 +1,13 @@
 package broker
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/wire"
 )
-
-// Super streams can be looked up as far as the catalog knows any. Making and
-// removing them is for a later version; until then the one is refused like any
-// create that can't be carried out, and there is nothing for the other to find.
 
 func (s *session) route(q *wire.Route) error {
 	streams, err := s.routed(q)
@@ -67,32 +67,106 @@ func (s *session) maySee(name string) bool {
 	return s.may(catalog.Read, name) || s.may(catalog.Write, name)
 }
 
+// partitionsMax is the most partitions of a super stream.
+const partitionsMax = 1000
+
 func (s *session) createSuperStream(q *wire.CreateSuperStream) error {
-	s.refuse(q, s.refusalOfSuperStream(q))
+	request, err := s.wantedSuperStream(q)
+	if err == nil {
+		ctx, cancel := s.request()
+		defer cancel()
+		err = s.broker.directory.CreateSuperStream(ctx, request)
+	}
+	switch {
+	case errors.Is(err, catalog.ErrStreamExists), errors.Is(err, catalog.ErrStreamDiffers):
+		err = catalog.ErrSuperStreamExists // whatever the partition's arguments
+	case err == nil:
+		s.respond(q.Key(), q.Correlation, wire.CodeOK)
+		return nil
+	}
+	s.refuse(q, err)
 	return nil
 }
 
-// refusalOfSuperStream says why a super stream is not made: what is wrong with
-// the request comes first.
-func (s *session) refusalOfSuperStream(q *wire.CreateSuperStream) error {
-	if _, err := catalog.StreamName(q.Name); err != nil {
-		return err
+// wantedSuperStream checks a request before anything is made. Bad arguments are
+// an internal error here, as clients are used to.
+func (s *session) wantedSuperStream(q *wire.CreateSuperStream) (CreateSuperStream, error) {
+	request := CreateSuperStream{VHost: s.vhost, Creator: s.user}
+	var err error
+	if request.Name, err = catalog.StreamName(q.Name); err != nil {
+		return request, err
 	}
-	if !s.may(catalog.Configure, q.Name) {
-		return errAccess
+	streams, keys := q.Partitions.Slice(), q.BindingKeys.Slice()
+	if !s.mayOwn(request.Name, streams) {
+		return request, errAccess
 	}
-	return errSuperStreams
+	if len(streams) != len(keys) || len(streams) > partitionsMax {
+		return request, fmt.Errorf("%w: %d partitions and %d binding keys, at most %d", errPartitions, len(streams), len(keys), partitionsMax)
+	}
+	for i, stream := range streams {
+		name, err := catalog.StreamName(stream)
+		if err != nil {
+			return request, err
+		}
+		request.Partitions = append(request.Partitions, catalog.Partition{Stream: name, Key: keys[i]})
+	}
+	request.Arguments, err = catalog.ParseArguments(q.Arguments.Map())
+	if err != nil || q.Arguments.Len() > argumentsMax {
+		return request, fmt.Errorf("create super stream %q: arguments: %v", request.Name, err)
+	}
+	return request, nil
 }
 
+// mayOwn says whether the user may make or remove a super stream.
+func (s *session) mayOwn(name string, partitions []string) bool {
+	if !s.may(catalog.Configure, name) || !s.may(catalog.Read, name) {
+		return false
+	}
+	for _, partition := range partitions {
+		if !s.may(catalog.Configure, partition) || !s.may(catalog.Write, partition) {
+			return false
+		}
+	}
+	return true
+}
+
+// deleteSuperStream removes a super stream. The client has the answer before it
+// is told of what it had on the partitions.
 func (s *session) deleteSuperStream(q *wire.DeleteSuperStream) error {
-	if !s.may(catalog.Configure, q.Name) {
-		s.refuse(q, errAccess)
+	release := s.out.hold()
+	defer release()
+	partitions, err := s.removeSuperStream(q.Name)
+	if err != nil {
+		s.refuse(q, err)
 		return nil
 	}
-	if _, ok := s.broker.directory.View().SuperStream(s.vhost, q.Name); !ok {
-		s.refuse(q, catalog.ErrSuperStreamMissing)
-		return nil
+	s.respond(q.Key(), q.Correlation, wire.CodeOK)
+	for _, partition := range partitions {
+		s.dropTie(partition, everything)
 	}
-	s.refuse(q, errSuperStreams)
 	return nil
+}
+
+func (s *session) removeSuperStream(name string) ([]chunk.Incarnation, error) {
+	if !s.may(catalog.Configure, name) {
+		return nil, errAccess
+	}
+	view := s.broker.directory.View()
+	super, ok := view.SuperStream(s.vhost, name)
+	if !ok {
+		return nil, catalog.ErrSuperStreamMissing
+	}
+	streams := super.Streams()
+	if !s.mayOwn(name, streams) {
+		return nil, errAccess
+	}
+	var partitions []chunk.Incarnation
+	for _, name := range streams {
+		if stream, ok := view.Stream(s.vhost, name); ok {
+			partitions = append(partitions, stream.Incarnation)
+		}
+	}
+	ctx, cancel := s.request()
+	defer cancel()
+	return partitions, s.broker.directory.DeleteSuperStream(ctx, s.vhost, name)
 }
