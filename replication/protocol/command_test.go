@@ -48,7 +48,7 @@ func (w *world) command(words []string) {
 	case "same":
 		w.same()
 		return
-	case "calm": // alarms are expected from here on
+	case "calm": // the worst has happened; only the nets are left
 		w.calm = true
 		return
 	}
@@ -117,7 +117,7 @@ func (w *world) nodeCommand(cmd string, p *peer, a args) {
 	case "fail":
 		w.calm = true
 		w.step(p, Input{Kind: InFailed}, packet{})
-	case "crash", "powerloss", "wipe", "cut", "heal":
+	case "crash", "powerloss", "wipe", "lose", "cut", "heal":
 		w.harm(cmd, p, a)
 	default:
 		panic("no command " + cmd)
@@ -378,6 +378,8 @@ func (w *world) harm(cmd string, p *peer, a args) {
 		return
 	case "powerloss":
 		p.d.truncate(max(p.d.durable, p.d.start.LSN-1))
+	case "lose": // the disk, and nobody notices
+		p.d = newDisk()
 	case "wipe":
 		old := p.d.journal
 		p.d = newDisk()

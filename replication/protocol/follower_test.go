@@ -247,3 +247,83 @@ func TestNew_refusesContradictions(t *testing.T) {
 		t.Errorf("what is missing was committed: %d, %v", r.commit, err)
 	}
 }
+
+// TestFollower_resetsOnlyWhatNobodyKnowsCommitted is C4.
+func TestFollower_resetsOnlyWhatNobodyKnowsCommitted(t *testing.T) {
+	for start, want := range map[chunk.LSN]string{1: "truncate", 4: "refuse>b stopped", 5: "refuse>b stopped", 6: "reset", 9: "reset"} {
+		d := following(t)
+		for n := chunk.LSN(2); n <= 8; n++ {
+			d.step(hear(Message{Kind: MsgChunk, Chunk: user(n, chunk.Offset(n-2)), Commit: 5}))
+		}
+		if start == 1 {
+			d.r.commit = 0 // or a cut to 0 would be stopped by B6
+		}
+		d.step(hear(Message{Kind: MsgHello, Stream: 1, Session: 2}))
+		begin := LogStart{LSN: start, Offset: 40, Line: EpochLine{Epoch: 3, LSN: 2}, Digest: 7}
+		d.want(hear(Message{Kind: MsgFound, Session: 2, Start: begin}), want)
+		if want != "reset" {
+			continue
+		}
+		d.want(Input{Kind: InReset}, "commit joined>b ack>b")
+		if lsn, next, digest := d.r.Next(); lsn != start || next != 40 || digest != 7 || d.r.Tail() != begin.Tail() {
+			t.Errorf("begins at %d, %d, %v after %v", lsn, next, digest, d.r.Tail())
+		}
+		if n, end := d.r.Commit(); n != start-1 || end != 40 {
+			t.Errorf("commit %d, offset %d", n, end)
+		}
+	}
+}
+
+// cutting is a follower whose truncation to 1 is under way.
+func cutting(t *testing.T) *desk {
+	d := following(t)
+	d.step(hear(Message{Kind: MsgChunk, Chunk: user(2, 0)}))
+	d.step(hear(Message{Kind: MsgHello, Stream: 1, Session: 2}))
+	d.want(hear(Message{Kind: MsgFound, Session: 2, Tail: chunk.Tail{Epoch: 1, LSN: 1}}), "truncate")
+	return d
+}
+
+// TestFollower_fenceWaitsForTheCut: a report must not speak of what is being
+// cut away.
+func TestFollower_fenceWaitsForTheCut(t *testing.T) {
+	d := cutting(t)
+	id := d.want(Input{Kind: InFence, Epoch: 2}, "persist refuse>b")[0].ID
+	d.want(Input{Kind: InPersisted, ID: id}, "")
+	if out := d.want(Input{Kind: InTruncated, LSN: 1}, "report"); out[0].Report.Tail.LSN > 1 {
+		t.Fatalf("%+v", out[0].Report)
+	}
+	d = cutting(t)
+	id = d.step(Input{Kind: InFence, Epoch: 2})[0].ID
+	d.want(Input{Kind: InTruncated, LSN: 1}, "")
+	d.want(Input{Kind: InPersisted, ID: id}, "report")
+}
+
+// TestFollower_nextSessionWaitsForTheCut, which may be of an older one.
+func TestFollower_nextSessionWaitsForTheCut(t *testing.T) {
+	d := cutting(t)
+	d.want(hear(Message{Kind: MsgHello, Stream: 1, Session: 3}), "")
+	d.want(Input{Kind: InTruncated, LSN: 1}, "welcome>b find>b")
+	d = cutting(t)
+	d.want(Input{Kind: InDisconnected, Peer: "b"}, "")
+	d.want(Input{Kind: InTruncated, LSN: 1}, "")
+	d.want(hear(Message{Kind: MsgHello, Stream: 1, Session: 4}), "welcome>b find>b")
+}
+
+// TestReplica_askedLogStart: a log start that E3 did not allow is asked for
+// again when a newer snapshot is committed and durable here.
+func TestReplica_askedLogStart(t *testing.T) {
+	d := following(t)
+	if out := d.want(hear(Message{Kind: MsgCommit, Commit: 1, Start: LogStart{LSN: 2}}), "commit log-start"); out[1].LSN != 2 {
+		t.Fatalf("%+v", out[1])
+	}
+	d.want(hear(Message{Kind: MsgCommit, Commit: 1, Start: LogStart{LSN: 2}}), "")
+	snap := Chunk{LSN: 2, Epoch: 1, Bytes: 9, Type: chunk.Snapshot,
+		Flags: chunk.FlagSegmentStart | chunk.FlagSnapshotFirst | chunk.FlagSnapshotLast}
+	d.want(hear(Message{Kind: MsgChunk, Chunk: snap, Commit: 1}), "write")
+	d.want(hear(Message{Kind: MsgCommit, Commit: 2}), "commit") // not durable yet
+	d.want(Input{Kind: InDurable, LSN: 2}, "log-start ack>b")
+	d.want(Input{Kind: InLogStart, Start: &LogStart{LSN: 2, Line: EpochLine{Epoch: 1, LSN: 1}}}, "")
+	if got := d.r.start.LSN; got != 2 {
+		t.Fatalf("log start %d", got)
+	}
+}
