@@ -37,7 +37,7 @@ func (c *Cluster) CreateStream(ctx context.Context, request CreateStream) error 
 	if err != nil {
 		return err
 	}
-	err = c.coord.await(ctx, made, false)
+	err = c.coord.await(ctx, made)
 	if err == nil {
 		return nil
 	}
@@ -156,7 +156,7 @@ func (c *Cluster) CreateSuperStream(ctx context.Context, request NewSuperStream)
 		return err
 	}
 	for _, p := range body.Partitions {
-		if err := c.coord.await(ctx, p.Incarnation, false); err != nil {
+		if err := c.coord.await(ctx, p.Incarnation); err != nil {
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
 			defer cancel()
 			return errors.Join(err, c.DeleteSuperStream(undo, request.VHost, name))

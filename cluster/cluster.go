@@ -223,13 +223,11 @@ func (c *Cluster) fail(err error) {
 // AwaitLeaders waits until every stream that View shows now has a leader that
 // says it leads, or is gone, or is known to be stuck.
 func (c *Cluster) AwaitLeaders(ctx context.Context) error {
+	var streams []chunk.Incarnation
 	for s := range c.View().Streams() {
-		if err := c.coord.await(ctx, s.Incarnation, true); err != nil &&
-			!errors.Is(err, catalog.ErrStreamMissing) && !errors.Is(err, ErrNoLeader) {
-			return err
-		}
+		streams = append(streams, s.Incarnation)
 	}
-	return nil
+	return c.coord.awaitAll(ctx, streams)
 }
 
 // LeaderOver tells that the replica on this node does not lead the epoch any

@@ -169,13 +169,39 @@ func (k *coordinator) isUp(node protocol.NodeID) bool {
 }
 
 // await waits until a stream's leader leads. A stream that is gone is an
-// ErrStreamMissing; with orStuck, one that can't get a leader an ErrNoLeader.
-func (k *coordinator) await(ctx context.Context, i chunk.Incarnation, orStuck bool) error {
-	w := &waiter{released: make(chan error, 1), orStuck: orStuck}
+// ErrStreamMissing.
+func (k *coordinator) await(ctx context.Context, i chunk.Incarnation) error {
+	return k.wait(ctx, i, k.expect(false, i)[0])
+}
+
+// awaitAll waits until each stream's leader leads, or the stream is gone or
+// can't get a leader now.
+func (k *coordinator) awaitAll(ctx context.Context, streams []chunk.Incarnation) error {
+	var first error
+	for n, w := range k.expect(true, streams...) { // to the end: each wait takes its waiter away
+		err := k.wait(ctx, streams[n], w)
+		if err != nil && !errors.Is(err, catalog.ErrStreamMissing) && !errors.Is(err, ErrNoLeader) && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// expect enters a waiter for each stream and has the streams looked at.
+func (k *coordinator) expect(orStuck bool, streams ...chunk.Incarnation) []*waiter {
 	k.mu.Lock()
-	k.waiters[i] = append(k.waiters[i], w)
-	k.touch(i)
-	k.mu.Unlock()
+	defer k.mu.Unlock()
+	list := make([]*waiter, len(streams))
+	for n, i := range streams {
+		list[n] = &waiter{released: make(chan error, 1), orStuck: orStuck}
+		k.waiters[i] = append(k.waiters[i], list[n])
+		k.touch(i)
+	}
+	return list
+}
+
+// wait returns what releases a waiter.
+func (k *coordinator) wait(ctx context.Context, i chunk.Incarnation, w *waiter) error {
 	select {
 	case err := <-w.released:
 		return err

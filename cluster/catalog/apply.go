@@ -20,6 +20,9 @@ const (
 	AccessChanged
 	// SuperStreamChanged: a super stream is new or gone.
 	SuperStreamChanged
+	// GroupChanged: Group is new (GroupBefore is nil), gone (Group is nil) or
+	// has other members or roles.
+	GroupChanged
 )
 
 // Change is one difference between two states.
@@ -28,6 +31,8 @@ type Change struct {
 	Before *Stream // StreamChanged: nil if it is new
 	Stream *Stream // StreamChanged: nil if it is gone
 	Node   protocol.NodeID
+
+	GroupBefore, Group *Group
 }
 
 // edit is a state in the making.
@@ -82,6 +87,7 @@ func (e *edit) dropStream(s *Stream) {
 	e.shift(s, -1)
 	e.streams = e.streams.remove(s.Incarnation)
 	e.names = e.names.remove(key(s.VHost, s.Name))
+	e.dropGroups(s)
 	e.changes = append(e.changes, Change{Kind: StreamChanged, Before: s})
 }
 

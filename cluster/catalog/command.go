@@ -115,6 +115,11 @@ func init() { // the registration table
 	enter[ClearPermission]()
 	enter[CreateSuperStream]()
 	enter[DeleteSuperStream]()
+	enter[JoinGroup]()
+	enter[LeaveGroups]()
+	enter[StoppedMember]()
+	enter[ActivateGroup]()
+	enter[ReachMembers]()
 }
 
 // Encode writes the command as JSON.

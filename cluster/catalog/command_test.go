@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,6 +68,15 @@ func story() []Body {
 		&DeleteVHost{Name: "gone"},
 		&CreateSuperStream{VHost: "/", Name: "super2"},
 		&DeleteSuperStream{VHost: "/", Name: "super2"},
+		&JoinGroup{GroupRef{"/", "full", "app"}, 1, MemberID{"n1", "c1", 7}},
+		&JoinGroup{GroupRef{"/", "full", "app"}, 1, MemberID{"n2", "c2", 0}},
+		&StoppedMember{GroupRef{"/", "full", "app"}, MemberID{"n1", "c1", 7}},
+		&LeaveGroups{Group: GroupRef{"/", "full", "app"}, Member: MemberID{"n1", "c1", 7}},
+		&JoinGroup{GroupRef{"/", "full", "app"}, 1, MemberID{"n1", "c3", 1}},
+		&ReachMembers{"n1", Disconnected},
+		&JoinGroup{GroupRef{"/", "full", "plain"}, Plain, MemberID{"n1", "c3", 2}},
+		&ActivateGroup{GroupRef{"/", "full", "plain"}},
+		&LeaveGroups{Node: "n1", Connections: []string{"c9"}},
 		&PutNode{ID: "n4", Disk: "d4", Replace: true},
 		&MarkNode{ID: "n4", Draining: true, Leaving: true},
 		&RemoveNode{ID: "n4"},
@@ -82,7 +92,7 @@ func TestGolden(t *testing.T) {
 	kinds := map[string]bool{}
 	for i, b := range story() {
 		kinds[b.kind()] = true
-		c := Command{Request: "request-" + string(rune('A'+i)), At: 1_700_000_000_000, Body: b}
+		c := Command{Request: fmt.Sprintf("request-%d", i), At: 1_700_000_000_000, Body: b}
 		lines.Write(c.Encode())
 		lines.WriteByte('\n')
 		next, result, _, err := w.state.Apply(c.Encode())

@@ -57,7 +57,7 @@ func (g *generator) body(s *State) Body {
 	}
 	st := g.pick(s)
 	r := g.replica(st)
-	switch g.IntN(20) {
+	switch g.IntN(24) {
 	case 0, 1, 2:
 		return &CreateStreams{Streams: []NewStream{g.newStream(), g.newStream()}}
 	case 3:
@@ -98,6 +98,9 @@ func (g *generator) body(s *State) Body {
 			&ClearPermission{VHost: g.vhost(), User: g.name()},
 		}[g.IntN(2)]
 	}
+	if g.IntN(3) > 0 {
+		return g.group(st)
+	}
 	if g.IntN(2) == 0 {
 		return &DeleteSuperStream{VHost: g.vhost(), Name: g.name()}
 	}
@@ -108,6 +111,18 @@ func (g *generator) body(s *State) Body {
 		c.Partitions = append(c.Partitions, p)
 	}
 	return c
+}
+
+// group draws commands about consumer groups.
+func (g *generator) group(st *Stream) Body {
+	ref := GroupRef{st.VHost, st.Name, []string{"app", "b"}[g.IntN(2)]}
+	m := MemberID{g.node(), fmt.Sprint("c", g.IntN(3)), uint8(g.IntN(2))}
+	return []Body{
+		&JoinGroup{ref, g.IntN(3) - 1, m}, &JoinGroup{ref, Plain, m}, &JoinGroup{ref, Plain, m},
+		&LeaveGroups{Group: ref, Member: m}, &LeaveGroups{Node: m.Node, Connections: []string{m.Connection}},
+		&StoppedMember{ref, m}, &ActivateGroup{ref},
+		&ReachMembers{m.Node, []Reach{Connected, Disconnected, PresumedDown}[g.IntN(3)]},
+	}[g.IntN(8)]
 }
 
 func (g *generator) command(s *State) []byte {
@@ -220,11 +235,43 @@ func checkState(t *testing.T, s *State) {
 	if count != s.StreamCount() || s.names.len() != count {
 		t.Fatalf("%d streams, %d names, count %d", count, s.names.len(), s.StreamCount())
 	}
+	for _, g := range s.groups.all() {
+		checkGroup(t, s, g)
+	}
 	for i := range 5 {
 		id := protocol.NodeID(fmt.Sprintf("n%d", i))
 		if s.Load(id) != loads[id] {
 			t.Fatalf("load of %s is %+v, counted %+v", id, s.Load(id), loads[id])
 		}
+	}
+}
+
+// checkGroup holds the invariants of a group.
+func checkGroup(t *testing.T, s *State, g *Group) {
+	t.Helper()
+	if _, ok := s.Stream(g.VHost, g.Stream); !ok || len(g.Members) == 0 {
+		t.Fatalf("group %+v is empty or outlived its stream", g)
+	}
+	active, stopping, fit := 0, 0, 0
+	blocked := false
+	for _, m := range g.Members {
+		switch {
+		case m.Role == Stopping:
+			stopping++
+		case m.Role == Active && m.Reach == Connected:
+			active++
+		case m.Role == Active && m.Reach == Disconnected:
+			blocked = true
+		}
+		if m.Reach == Connected {
+			fit++
+		}
+	}
+	if active > 1 || active == 1 && stopping > 0 {
+		t.Fatalf("%d active and %d stopping: %+v", active, stopping, g)
+	}
+	if active == 0 && stopping == 0 && !blocked && fit > 0 {
+		t.Fatalf("nobody is active: %+v", g)
 	}
 }
 
@@ -254,6 +301,10 @@ func subject(c Change) string {
 	switch {
 	case c.Kind == NodeChanged:
 		return "node " + string(c.Node)
+	case c.Group != nil:
+		return "group " + c.Group.Stream + c.Group.Name
+	case c.GroupBefore != nil:
+		return "group " + c.GroupBefore.Stream + c.GroupBefore.Name
 	case c.Stream != nil:
 		return "stream " + c.Stream.Incarnation.String()
 	case c.Before != nil:

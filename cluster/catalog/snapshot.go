@@ -17,6 +17,7 @@ type snapshot struct {
 	Nodes       []*Node        `json:"nodes"`
 	Streams     []*Stream      `json:"streams"`
 	Supers      []*SuperStream `json:"super-streams"`
+	Groups      []*Group       `json:"groups"`
 	Requests    []request      `json:"requests"` // oldest first
 }
 
@@ -36,6 +37,7 @@ func (s *State) Encode() []byte {
 		Nodes:       collect(s.nodes),
 		Streams:     collect(s.streams),
 		Supers:      collect(s.supers),
+		Groups:      collect(s.groups),
 		Requests:    make([]request, 0, s.requests.order.len()),
 	}
 	for _, id := range s.requests.order.all() {
@@ -103,6 +105,9 @@ func (shot *snapshot) state() (*State, error) {
 	for _, p := range shot.Supers {
 		e.supers = e.supers.put(key(p.VHost, p.Name), p)
 	}
+	for _, g := range shot.Groups {
+		e.groups = e.groups.put(key(g.VHost, g.Stream, g.Name), g)
+	}
 	for _, r := range shot.Requests {
 		e.requests = e.requests.remember(r.ID, r.Result)
 	}
@@ -134,8 +139,25 @@ func Diff(before, after *State) []Change {
 			changes = append(changes, Change{Kind: NodeChanged, Node: n.ID})
 		}
 	}
+	changes = append(changes, diffGroups(before, after)...)
 	// Access and super streams are few and looked up afresh: no comparison.
 	return append(changes, Change{Kind: AccessChanged}, Change{Kind: SuperStreamChanged})
+}
+
+func diffGroups(before, after *State) []Change {
+	var changes []Change
+	for id, old := range before.groups.all() {
+		if _, ok := after.groups.get(id); !ok {
+			changes = append(changes, Change{Kind: GroupChanged, GroupBefore: old})
+		}
+	}
+	for id, g := range after.groups.all() {
+		old, ok := before.groups.get(id)
+		if !ok || old.Partition != g.Partition || !slices.Equal(old.Members, g.Members) {
+			changes = append(changes, Change{Kind: GroupChanged, GroupBefore: old, Group: g})
+		}
+	}
+	return changes
 }
 
 func (s *Stream) equal(t *Stream) bool {

@@ -25,6 +25,7 @@ type State struct {
 	names       tree[string, chunk.Incarnation] // streams by key(vhost, name)
 	streams     tree[chunk.Incarnation, *Stream]
 	supers      tree[string, *SuperStream] // by key(vhost, name)
+	groups      tree[string, *Group]       // by key(vhost, stream, name)
 	requests    memory
 
 	// loads is derived from streams, so that placing one needs no walk.
@@ -280,6 +281,16 @@ func (s *State) SuperStream(vhost, name string) (*SuperStream, bool) {
 // SuperStreamsOf yields the super streams of a virtual host by name.
 func (s *State) SuperStreamsOf(vhost string) iter.Seq[*SuperStream] {
 	return values(within(s.supers, vhost))
+}
+
+// PartitionIndex returns a stream's place in a super stream, or Plain if there
+// is no such super stream or the stream is not in it.
+func (s *State) PartitionIndex(vhost, super, stream string) int {
+	p, ok := s.SuperStream(vhost, super)
+	if !ok {
+		return Plain
+	}
+	return slices.Index(p.Streams(), stream) // −1 is Plain
 }
 
 // Route returns the streams whose binding key equals the routing key, in the
