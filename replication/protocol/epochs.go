@@ -141,18 +141,6 @@ func (t *EpochTable) reset(s LogStart) {
 	}
 }
 
-// CommonPoint runs the divergence search of C2 to its end: the highest LSN up
-// to which the follower's log, with the given tail, can agree with the
-// leader's. Follower runs the same steps one message at a time.
-func (t *EpochTable) CommonPoint(tail chunk.Tail, leader *EpochTable, leaderTail chunk.LSN) chunk.LSN {
-	s := search{at: tail}
-	for !s.done {
-		le, end := leader.End(s.at.Epoch, leaderTail)
-		s.step(t, le, end, true)
-	}
-	return s.at.LSN
-}
-
 // search is the follower's side of the divergence search.
 type search struct {
 	at   chunk.Tail // candidate; its epoch strictly falls until done

@@ -46,7 +46,7 @@ const (
 
 	// InAppend proposes Chunk as the next one.
 	InAppend
-	// InFlushed: what OutFlush asked for is appended, up to LSN.
+	// InFlushed: what OutFlush asked for is appended.
 	InFlushed
 	// InStored: tracking holds pending updates of this epoch, up to version ID.
 	InStored

@@ -104,7 +104,7 @@ func (l *Leader) handOver(now Tick, in *Input, out []Output) []Output {
 }
 
 // leave hands over after this node's removal has settled; what fails is tried
-// again at the next tick.
+// again at the next occasion.
 func (l *Leader) leave(now Tick, out []Output) []Output {
 	if l.transfer.on || !l.ready || l.successor() == "" {
 		return out

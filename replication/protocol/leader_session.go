@@ -46,11 +46,7 @@ func (l *Leader) message(now Tick, in *Input, out []Output) []Output {
 	}
 	switch m.Kind {
 	case MsgWelcome:
-		p.run, p.registration, p.aside = m.Run, m.Registration, m.Aside
-		if p.phase == phaseHello {
-			p.phase, p.since = phaseSearching, now
-		}
-		return l.recount(now, out)
+		return l.welcomed(p, m, now, out)
 	case MsgFind:
 		if p.phase == phaseSearching {
 			le, end := l.table.End(m.Tail.Epoch, l.tail)
@@ -71,6 +67,19 @@ func (l *Leader) message(now Tick, in *Input, out []Output) []Output {
 		return l.recount(now, out)
 	}
 	return out
+}
+
+// welcomed: the follower has promised the epoch, or its marks changed. One that
+// restarted since is no party to this session.
+func (l *Leader) welcomed(p *Progress, m *Message, now Tick, out []Output) []Output {
+	switch {
+	case p.phase == phaseHello:
+		p.phase, p.since = phaseSearching, now
+	case p.phase < phaseHello || p.run != m.Run:
+		return out
+	}
+	p.run, p.registration, p.aside = m.Run, m.Registration, m.Aside
+	return l.recount(now, out)
 }
 
 // joined: the search is done, both logs are equal up to n.

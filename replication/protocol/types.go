@@ -20,8 +20,9 @@ type SessionID uint64
 // ConfigVersion counts the changes of a stream's voters and their marks (D3).
 type ConfigVersion uint64
 
-// Registration counts how often a replica was entered in the metadata anew,
-// being emptied or damaged; 0 is the entry that came with the stream (D1).
+// Registration names the metadata's entry of a replica. It grows each time that
+// the replica is entered anew, being new, emptied or damaged (D1); 0 came with
+// the stream.
 type Registration uint64
 
 // Unregistered is the registration of a replica that lost its disk, or found

@@ -27,6 +27,13 @@ func TestWalk(t *testing.T) {
 		for _, s := range []string{"cut to", "reset to", "gap to", "log start", "hand over", "counts again", "is a voter", "removes", "answers", "is a duplicate"} {
 			reached[s] += strings.Count(k.trace.String(), s)
 		}
+		if seed-*walkFrom < 20 { // the same again, step by step (I31)
+			again := &walker{first: 1, rng: rand.New(rand.NewPCG(seed, 1)), w: newWorld(r, wr)}
+			again.walk(*walkLen)
+			if again.trace.String() != k.trace.String() {
+				t.Errorf("seed %d: two walks differ", seed)
+			}
+		}
 		if why != "" {
 			t.Fatalf("seed %d: %s\n%s", seed, why, k.trace.String())
 		}
