@@ -2,12 +2,8 @@ package segstore
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -15,36 +11,6 @@ import (
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/vfs"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write golden files anew; read the diff")
-
-// golden compares bytes with a commented hex dump in testdata.
-func golden(t *testing.T, name string, b []byte) {
-	t.Helper()
-	file := "testdata/" + name + ".hex"
-	dump := hex.Dump(b)
-	old, err := os.ReadFile(file)
-	var comments, body []string
-	for _, line := range strings.SplitAfter(string(old), "\n") {
-		if strings.HasPrefix(line, "#") {
-			comments = append(comments, line)
-		} else {
-			body = append(body, line)
-		}
-	}
-	if *rewrite {
-		if err := os.WriteFile(file, []byte(strings.Join(comments, "")+dump), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Join(body, ""); got != dump {
-		t.Errorf("%s is now\n%s", file, dump)
-	}
-}
 
 func journalOf(t *testing.T, s *Store) string { return s.dir + "/" + journalDir + "/" + journalName }
 
@@ -266,17 +232,6 @@ func TestJournal_failedSync(t *testing.T) {
 		if s, _ := f.store.Journal().State(inc); s.Promise != 2 {
 			t.Errorf("stream %s: %+v", inc, s)
 		}
-	}
-}
-
-func TestJournal_golden(t *testing.T) {
-	b := appendJournalBegin(nil, 0x1122334455667788)
-	b = appendJournalState(b, 0x1122334455667788, testIncarnation, &StreamState{Promise: 3, Commit: 40, Mark: 42, Registration: 2, Aside: AsideLearner})
-	b = appendJournalGone(b, 0x1122334455667788, testIncarnation+1)
-	golden(t, "journal", b)
-	id, states, good, err := decodeJournal(b)
-	if err != nil || good != len(b) || id != 0x1122334455667788 || len(states) != 1 {
-		t.Errorf("%s, %v, %d of %d, %v", id, states, good, len(b), err)
 	}
 }
 

@@ -192,7 +192,10 @@ func (r *recovery) makeDurable(f vfs.File, unproven, size int64) error {
 	if unproven < 0 && (end == size || l.damage != nil) {
 		return nil
 	}
-	buffer := make([]byte, 1<<20)
+	var buffer []byte
+	if unproven >= 0 {
+		buffer = make([]byte, min(1<<20, end-unproven))
+	}
 	for at := unproven; at >= 0 && at < end; {
 		b := buffer[:min(int64(len(buffer)), end-at)]
 		if err := readFull(f, b, at); err != nil {

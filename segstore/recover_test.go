@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"testing"
@@ -40,54 +41,62 @@ func (f *fixture) places() (at []int64) {
 // that they were durable; once the mark covers them it is damage, and nothing is
 // cut.
 func TestRecovery_cutAtEveryByteOfTheLastThreeChunks(t *testing.T) {
-	build := func(clean bool) (*fixture, []int64) {
-		f := memFixture(t)
-		f.publish(7, 40)
+	build := func(clean bool) (f *fixture, places []int64) {
+		f = memFixture(t)
+		f.publish(7, 10)
 		f.sync()
-		f.publish(3, 40) // carry a synced LSN of 8, below themselves
-		places := f.places()
+		f.publish(3, 10) // carry a synced LSN of 8, below themselves
+		places = f.places()
 		if clean {
 			f.sync()
 			f.must(f.log.Close())
-		} else {
-			f.log.shut()
 		}
+		f.log.shut()
 		f.must(f.store.Close())
 		return f, places
 	}
-	_, places := build(false)
+	torn, places := build(false)
+	damaged, _ := build(true)
 	end := places[len(places)-1]
 	for cut := places[len(places)-4]; cut < end; cut++ {
 		whole := 0
 		for places[whole+1] <= cut {
 			whole++
 		}
-		torn, _ := build(false)
-		torn.edit(segmentOf(1), func(b []byte) []byte { return b[:cut] })
-		torn.open()
-		torn.openLog()
-		if torn.log.Err() != nil || int(torn.log.Tail().LSN) != whole || torn.found.TornBytes != cut-places[whole] {
-			t.Fatalf("cut to %d: tail %s, want %d; found %+v; %v", cut, torn.log.Tail(), whole, torn.found, torn.log.Err())
+		f := torn.copy()
+		f.edit(segmentOf(1), func(b []byte) []byte { return b[:cut] })
+		f.open()
+		f.openLog()
+		if f.log.Err() != nil || int(f.log.Tail().LSN) != whole || f.found.TornBytes != cut-places[whole] {
+			t.Fatalf("cut to %d: tail %s, want %d; found %+v; %v", cut, f.log.Tail(), whole, f.found, f.log.Err())
 		}
-		torn.wantAll(0, chunk.Offset(2*(whole-1)))
-		torn.elect()
-		torn.publish(1, 10)
-		torn.sync()
-		torn.restart()
-		torn.wantAll(0, chunk.Offset(2*whole))
+		f.wantAll(0, chunk.Offset(2*(whole-1)))
+		f.elect()
+		f.publish(1, 10)
+		f.sync()
+		f.restart()
+		f.wantAll(0, chunk.Offset(2*whole))
 
-		damaged, _ := build(true)
-		damaged.edit(segmentOf(1), func(b []byte) []byte { return b[:cut] })
-		damaged.open()
-		damaged.openLog()
-		damaged.wantDamage(chunk.LSN(whole + 1))
-		if size := damaged.size(segmentOf(1)); size != cut {
+		f = damaged.copy()
+		f.edit(segmentOf(1), func(b []byte) []byte { return b[:cut] })
+		f.open()
+		f.openLog()
+		f.wantDamage(chunk.LSN(whole + 1))
+		if size := f.size(segmentOf(1)); size != cut {
 			t.Fatalf("cut to %d: the file now has %d bytes", cut, size)
 		}
-		if got := len(damaged.readUpTo(chunk.LSN(whole))); got != 2*(whole-1) {
+		if got := len(f.readUpTo(chunk.LSN(whole))); got != 2*(whole-1) {
 			t.Fatalf("cut to %d: %d records readable, want %d", cut, got, 2*(whole-1))
 		}
 	}
+}
+
+// copy returns a stopped fixture's files as another fixture.
+func (f *fixture) copy() *fixture {
+	c := *f
+	c.fs = f.fs.(*vfs.Mem).Crash(vfs.Policy{Writes: vfs.KeepAll, Names: vfs.KeepAll}, vfs.Seeded(1))
+	c.wrote = maps.Clone(f.wrote)
+	return &c
 }
 
 func (f *fixture) size(name string) int64 {

@@ -119,7 +119,7 @@ func scanBehind(file io.ReaderAt, inc chunk.Incarnation, from, limit int64, foun
 
 // scanBehindUntil is scanBehind with an end: the first error of found.
 func scanBehindUntil(file io.ReaderAt, inc chunk.Incarnation, from, limit int64, found func(h *chunk.Header, at int64) error) error {
-	buffer := make([]byte, 1<<20)
+	buffer := make([]byte, max(0, min(1<<20, limit-from)))
 	for from < limit {
 		want := int(min(int64(len(buffer)), limit-from))
 		got, err := file.ReadAt(buffer[:want], from)
@@ -147,7 +147,7 @@ func scanBehindUntil(file io.ReaderAt, inc chunk.Incarnation, from, limit int64,
 		if final {
 			return nil
 		}
-		if len(window) == got && len(buffer) < chunk.HeadLengthMax {
+		if len(window) == got && len(buffer) < chunk.HeadLengthMax && int64(len(buffer)) < limit-from {
 			buffer = make([]byte, chunk.HeadLengthMax) // for a head that exceeds the window
 		}
 	}

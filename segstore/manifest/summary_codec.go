@@ -17,11 +17,13 @@ const (
 	summaryUnitStart = 1 << 0
 )
 
-// The body of a summary:
+// A summary's body, whose fields FORMAT.md 5.3 shows one by one:
 //
-//	0  flags u16 | lines u16+u16 reserved … see the order below; all integers
-//	   are big-endian, bytes and positions u64, then the epoch lines, 24 B each:
-//	   epoch u64, LSN u64, offset u64.
+//	 0        4        8              16          20       24
+//	+--------+--------+--------------+-----------+--------+------------ …
+//	| flags  | lines  | incarnation  |generation | chain  | u64 fields
+//	+--------+--------+--------------+-----------+--------+------------ …
+//	                       …  264: the epoch lines, 24 B each
 //
 // appendSummary and readSummary list the fields in the same order.
 func appendSummary(dst []byte, s *Summary) []byte {
