@@ -317,6 +317,34 @@ func TestOffsets_rideWithUserChunks(t *testing.T) {
 	})
 }
 
+// TestTurns_comeOnlyForAReason: what waits for time to pass does not spin.
+func TestTurns_comeOnlyForAReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vfs.NewMem(), "/data", func(f *fixture) { f.config.RetainEvery = time.Hour })
+		f.lead(1)
+		defer f.stop()
+		for i := range 2000 { // more than the tokens of a minute cover
+			f.must(f.replica.StoreOffset(fmt.Sprint("a reference with a long name ", i), 1))
+		}
+		synctest.Wait()
+		before := f.replica.Stats().Turns
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		st := f.replica.Stats()
+		if st.PendingOffsets != 2000 {
+			t.Fatalf("%d offsets wait to be written, the test needs them to", st.PendingOffsets)
+		}
+		if n := st.Turns - before; n > 10 {
+			t.Fatalf("%d turns in 4 s of waiting", n)
+		}
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		if st := f.replica.Stats(); st.PendingOffsets != 0 {
+			t.Fatalf("%d offsets still wait behind the window", st.PendingOffsets)
+		}
+	})
+}
+
 func TestIdle_ownsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := &countingClock{}

@@ -181,13 +181,13 @@ func (r *Replica) rest() {
 	if at, ok := t.run.protocol.Deadline(); ok {
 		r.node.alarms.set(&r.alarm, r.node.timeOf(at))
 	}
-	if durable := t.run.protocol.Durable().LSN; durable != t.marked {
-		due := t.active.Add(idleAfter)
-		if t.now.Before(due) || !r.quiet() {
+	// What is not quiet becomes so by an event, which brings another turn.
+	if durable := t.run.protocol.Durable().LSN; durable != t.marked && r.quiet() {
+		if due := t.active.Add(idleAfter); t.now.Before(due) {
 			r.node.alarms.set(&r.alarm, due)
-			return
+		} else {
+			r.goIdle(durable)
 		}
-		r.goIdle(durable)
 	}
 }
 

@@ -46,6 +46,7 @@ type Stats struct {
 	Controls  uint64       // deltas, snapshots and barriers
 	Rolls     uint64
 	Syncs     uint64
+	Turns     uint64
 	Stores    uint64 // offsets stored by clients
 
 	// QueuedBytes were published and are not in the log.
@@ -61,8 +62,8 @@ type Stats struct {
 
 // counters are what turns and sessions count.
 type counters struct {
-	published, bytes, confirmed, duplicates, refused atomic.Uint64
-	chunks, controls, rolls, syncs, runs, malformed  atomic.Uint64
+	published, bytes, confirmed, duplicates, refused       atomic.Uint64
+	chunks, controls, rolls, syncs, turns, runs, malformed atomic.Uint64
 
 	mu       sync.Mutex // guards the fields below
 	role     Role
@@ -132,7 +133,7 @@ func (r *Replica) Stats() Stats {
 	st := Stats{
 		Runs: c.runs.Load(), Published: c.published.Load(), Bytes: c.bytes.Load(), Confirmed: c.confirmed.Load(),
 		Duplicate: c.duplicates.Load(), Refused: c.refused.Load(), Chunks: c.chunks.Load(), Controls: c.controls.Load(),
-		Rolls: c.rolls.Load(), Syncs: c.syncs.Load(), QueuedBytes: r.queued.Load(), Publishers: r.publishers.count(),
+		Rolls: c.rolls.Load(), Syncs: c.syncs.Load(), Turns: c.turns.Load(), QueuedBytes: r.queued.Load(), Publishers: r.publishers.count(),
 		Stores: r.stores.stored(),
 	}
 	st.Commit, st.Next = r.progress.get()

@@ -111,6 +111,7 @@ type turns struct {
 func (r *Replica) turn() (again bool) {
 	t := &r.turns
 	t.batches, t.events = r.inbox.collect(t.batches, t.events)
+	r.counters.turns.Add(1)
 	t.now = r.node.clock.Now()
 	t.stamp = max(t.stamp, chunk.Timestamp(t.now.UnixMilli()))
 

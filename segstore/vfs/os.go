@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -149,18 +150,14 @@ func (f *osFile) WriteVAt(bufs [][]byte, off int64) (int, error) {
 	return written, nil
 }
 
-func (f *osFile) pwritev(bufs [][]byte, off int64) (n int, err error) {
-	ctlErr := f.conn.Control(func(fd uintptr) {
-		err = retryInterrupted(func() error {
-			var err error
-			n, err = unix.Pwritev(int(fd), bufs, off)
-			return err
-		})
-	})
-	if ctlErr != nil {
-		return 0, ctlErr
+func (f *osFile) pwritev(bufs [][]byte, off int64) (int, error) {
+	c := takeCall(callWrite)
+	defer c.give()
+	c.bufs, c.off = bufs, off
+	if err := f.conn.Control(c.run); err != nil {
+		return 0, err
 	}
-	return max(n, 0), err
+	return max(c.n, 0), c.err
 }
 
 // writeRest writes what lies behind the first skip bytes of the buffers.
@@ -183,15 +180,13 @@ func (f *osFile) writeRest(bufs [][]byte, skip int, off int64) (int, error) {
 
 // Datasync implements File.
 func (f *osFile) Datasync() error {
-	var err error
-	ctlErr := f.conn.Control(func(fd uintptr) {
-		err = retryInterrupted(func() error { return unix.Fdatasync(int(fd)) })
-	})
-	if ctlErr != nil {
-		return ctlErr
+	c := takeCall(callDatasync)
+	defer c.give()
+	if err := f.conn.Control(c.run); err != nil {
+		return err
 	}
-	if err != nil {
-		return &fs.PathError{Op: "fdatasync", Path: f.Name(), Err: err}
+	if c.err != nil {
+		return &fs.PathError{Op: "fdatasync", Path: f.Name(), Err: c.err}
 	}
 	return nil
 }
@@ -209,6 +204,54 @@ func retryInterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
 			return err
+		}
+	}
+}
+
+// call is a system call on a descriptor that Control lends. It is pooled with
+// its function, so that writing and syncing allocate nothing.
+type call struct {
+	kind callKind
+	run  func(fd uintptr) // does it, bound once
+	bufs [][]byte
+	off  int64
+	n    int
+	err  error
+}
+
+type callKind uint8
+
+const (
+	callWrite callKind = iota
+	callDatasync
+)
+
+var calls = sync.Pool{New: func() any {
+	c := &call{}
+	c.run = c.do
+	return c
+}}
+
+func takeCall(kind callKind) *call {
+	c := calls.Get().(*call)
+	c.kind = kind
+	return c
+}
+
+func (c *call) give() {
+	*c = call{run: c.run}
+	calls.Put(c)
+}
+
+func (c *call) do(fd uintptr) {
+	for {
+		if c.kind == callWrite {
+			c.n, c.err = unix.Pwritev(int(fd), c.bufs, c.off)
+		} else {
+			c.err = unix.Fdatasync(int(fd))
+		}
+		if c.err != unix.EINTR {
+			return
 		}
 	}
 }

@@ -28,13 +28,17 @@ type Syncer struct {
 	parallel int
 
 	// mu guards everything below; it is never held over a sync or a callback.
-	mu      sync.Mutex
-	idle    sync.Cond
-	files   map[File]*fileSyncs // with requests, a running sync, or poisoned
-	queue   []*fileSyncs        // each at most once, none running; oldest first
-	workers int                 // Invariant: workers ≤ parallel
+	mu    sync.Mutex
+	idle  sync.Cond
+	files map[File]*fileSyncs // with requests, a running sync, or poisoned
+	// queue holds each file at most once, none that is being synced; the oldest
+	// is at first.
+	queue   []*fileSyncs
+	first   int
+	workers int // Invariant: workers ≤ parallel
 	closed  bool
 	spare   []*fileSyncs
+	run     func() // work, bound once
 	stats   SyncStats
 
 	// inline Syncers (inline.go) have no workers and no queue.
@@ -67,6 +71,7 @@ type SyncStats struct {
 func NewSyncer(parallel int) *Syncer {
 	s := &Syncer{parallel: max(parallel, 1), files: make(map[File]*fileSyncs)}
 	s.idle.L = &s.mu
+	s.run = s.work
 	return s
 }
 
@@ -127,9 +132,11 @@ func (s *Syncer) Stats() SyncStats {
 }
 
 func (s *Syncer) take(f File) *fileSyncs {
-	fs := &fileSyncs{}
+	var fs *fileSyncs
 	if n := len(s.spare); n > 0 {
 		fs, s.spare = s.spare[n-1], s.spare[:n-1]
+	} else {
+		fs = new(fileSyncs)
 	}
 	fs.file = f
 	s.files[f] = fs
@@ -141,31 +148,43 @@ func (s *Syncer) take(f File) *fileSyncs {
 
 func (s *Syncer) enqueue(fs *fileSyncs) {
 	fs.active = true
-	s.queue = append(s.queue, fs)
+	s.push(fs)
 	if s.workers < s.parallel {
 		s.workers++
-		go s.work()
+		go s.run()
 	}
+}
+
+// push adds a file to the queue, in the room of those that have left it.
+func (s *Syncer) push(fs *fileSyncs) {
+	if len(s.queue) == cap(s.queue) && s.first > 0 {
+		n := copy(s.queue, s.queue[s.first:])
+		clear(s.queue[n:])
+		s.queue, s.first = s.queue[:n], 0
+	}
+	s.queue = append(s.queue, fs)
 }
 
 // work syncs queued files until none is left.
 func (s *Syncer) work() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.queue) > 0 {
-		fs := s.queue[0]
-		s.queue[0] = nil
-		s.queue = s.queue[1:]
+	for s.first < len(s.queue) {
+		fs := s.queue[s.first]
+		s.queue[s.first] = nil
+		s.first++
+		if s.first == len(s.queue) {
+			s.queue, s.first = s.queue[:0], 0
+		}
 		s.syncOne(fs)
 		if len(fs.waiting) > 0 {
-			s.queue = append(s.queue, fs)
+			s.push(fs)
 			continue
 		}
 		s.retire(fs)
 	}
 	s.workers--
 	if s.workers == 0 {
-		s.queue = nil
 		s.idle.Broadcast()
 	}
 }

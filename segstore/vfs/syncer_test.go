@@ -3,6 +3,7 @@ package vfs
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 )
@@ -148,6 +149,33 @@ func TestSyncer_closeDrainsAndRefuses(t *testing.T) {
 			t.Fatalf("after Close: %v", err)
 		}
 	})
+}
+
+func TestSyncer_queueStaysSmallUnderSteadyLoad(t *testing.T) {
+	m := NewMem()
+	s := NewSyncer(1)
+	var files [8]File
+	for i := range files {
+		files[i] = create(t, m, string(rune('a'+i)), "")
+	}
+	// Each answer asks again, so that the queue is never empty.
+	var rounds atomic.Int32
+	var again [len(files)]func(error)
+	for i, f := range files {
+		again[i] = func(error) {
+			if rounds.Add(1) < 10_000 {
+				s.Submit(f, again[i])
+			}
+		}
+		s.Submit(f, again[i])
+	}
+	must(t, s.Close())
+	if n := s.Stats().Syncs; n < 5000 {
+		t.Fatalf("%d syncs", n)
+	}
+	if n := cap(s.queue); n > 4*len(files) {
+		t.Fatalf("the queue has grown to %d places for %d files", n, len(files))
+	}
 }
 
 func TestSyncer_makesRealFilesDurable(t *testing.T) {

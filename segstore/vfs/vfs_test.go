@@ -281,3 +281,21 @@ func TestMem_editChangesSeenAndDurable(t *testing.T) {
 		t.Fatalf("edit of a missing file: %v", err)
 	}
 }
+
+func TestOS_writingAndSyncingAllocateNothing(t *testing.T) {
+	f := create(t, OS{}, path.Join(t.TempDir(), "a"), "")
+	s := NewSyncer(2)
+	bufs := [][]byte{make([]byte, 100), make([]byte, 1000)}
+	synced := make(chan error, 1)
+	done := func(err error) { synced <- err }
+	allocs := testing.AllocsPerRun(200, func() {
+		_, err := f.WriteVAt(bufs, 0)
+		must(t, err)
+		s.Submit(f, done)
+		must(t, <-synced)
+	})
+	must(t, s.Close())
+	if allocs > 1 { // a pool may be emptied now and then
+		t.Fatalf("%v allocations for a write and its sync", allocs)
+	}
+}
