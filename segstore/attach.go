@@ -17,6 +17,21 @@ import (
 // Errors: ErrClosed, what the disk says. A place in a damaged segment is found
 // by Next, not here.
 func (l *Log) Attach(spec Spec, commit chunk.LSN) (*Reader, error) {
+	r, err := l.attach(spec, commit)
+	for tries := 1; errors.Is(err, errMoved) && tries < triesMax; tries++ {
+		r, err = l.attach(spec, commit) // the file was replaced or given up meanwhile
+	}
+	if err != nil {
+		return nil, l.wrap("attach at "+spec.String(), err)
+	}
+	return r, nil
+}
+
+// triesMax bounds how often a place is looked for anew. Each time the files
+// must have changed in between.
+const triesMax = 100
+
+func (l *Log) attach(spec Spec, commit chunk.LSN) (*Reader, error) {
 	if l.closed() {
 		return nil, ErrClosed
 	}
@@ -40,10 +55,7 @@ func (l *Log) Attach(spec Spec, commit chunk.LSN) (*Reader, error) {
 	case AtTimestamp:
 		err = r.toTimestamp(lay, spec.Timestamp)
 	}
-	if err != nil {
-		return nil, l.wrap("attach at "+spec.String(), err)
-	}
-	return r, nil
+	return r, err
 }
 
 // AttachLSN returns a Reader of all chunks, control chunks too, from an LSN on:
@@ -68,14 +80,27 @@ func (l *Log) OffsetAfter(lsn chunk.LSN) (chunk.Offset, error) {
 		return lay.start.Offset, nil
 	}
 	r := &Reader{log: l, lsn: lsn + 1}
+	o, err := r.nextOffset()
+	for tries := 1; errors.Is(err, errMoved) && tries < triesMax; tries++ {
+		o, err = r.nextOffset()
+	}
+	return o, err
+}
+
+// nextOffset returns the offset that the first record from the Reader's LSN on
+// has.
+func (r *Reader) nextOffset() (chunk.Offset, error) {
+	defer r.Rest()
 	if err := r.locate(); err != nil || r.segment == nil {
-		return lay.start.Offset, errors.Join(err, r.log.unproven())
+		return r.log.First(), errors.Join(err, r.log.unproven())
+	}
+	if sum := r.segment.summary.Load(); sum != nil && r.position >= sum.Size {
+		return sum.NextOffset, nil // compaction has dropped the rest
 	}
 	h, _, err := r.head()
 	if err != nil {
 		return 0, r.explain(err)
 	}
-	r.Rest()
 	return h.BaseOffset, nil
 }
 
@@ -93,6 +118,9 @@ func (r *Reader) locate() error {
 	}
 	i := lay.holding(r.lsn)
 	if i < 0 || lay.segments[i].gone.Load() {
+		if r.log.layout.Load() != lay {
+			return errMoved // another file holds it by now
+		}
 		return nil
 	}
 	s := lay.segments[i]
