@@ -27,6 +27,8 @@ type crashWalk struct {
 	promise chunk.Epoch
 	states  int
 	seed    uint64
+	// judgeMore, if set, looks at a recovered log too.
+	judgeMore func(l *Log, mem *vfs.Mem) error
 }
 
 // history is what a log with a certain tail must be like.
@@ -188,6 +190,9 @@ func (w *crashWalk) recovered(mem *vfs.Mem) (h history, err error) {
 	}
 	if err := readAll(l); err != nil {
 		return h, err
+	}
+	if w.judgeMore != nil {
+		return h, w.judgeMore(l, mem)
 	}
 	return h, nil
 }

@@ -37,11 +37,17 @@ type handle struct {
 	element *list.Element
 }
 
+// use adds a use. The table's mu is held.
+func (h *handle) use() {
+	h.refs++
+	h.segment.pins.Add(1)
+}
+
 // acquire returns the segment's open file; release must follow.
 func (hs *handles) acquire(s *segment) (*handle, error) {
 	hs.mu.Lock()
 	if h := hs.open[s]; h != nil {
-		h.refs++
+		h.use()
 		hs.lru.MoveToFront(h.element)
 		hs.mu.Unlock()
 		return h, nil
@@ -74,10 +80,11 @@ func (hs *handles) adopt(s *segment, f vfs.File) (*handle, error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if h := hs.open[s]; h != nil {
-		h.refs++
+		h.use()
 		return h, f.Close()
 	}
-	h := &handle{File: f, segment: s, refs: 1}
+	h := &handle{File: f, segment: s}
+	h.use()
 	if s.gone.Load() { // removed since: serve this one use
 		h.gone = true
 		return h, nil
@@ -119,6 +126,7 @@ func (hs *handles) release(h *handle) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h.refs--
+	h.segment.pins.Add(-1)
 	if h.gone && h.refs == 0 {
 		hs.close(h)
 	}
@@ -128,7 +136,7 @@ func (hs *handles) release(h *handle) {
 func (hs *handles) retain(h *handle) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	h.refs++
+	h.use()
 }
 
 // drop closes the segment's file once nobody uses it; later uses open it anew.

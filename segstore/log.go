@@ -41,7 +41,7 @@ type Log struct {
 	lastAt   int64           // its position in the active segment
 	lastCRC  uint32          // of its head
 	buffers  [][]byte        // for one write, reused
-	removals []string        // files that could not be removed yet
+	removals []removal       // files that could not be removed yet
 	check    checkpointing
 
 	// layout is what readers see of the files.
@@ -54,15 +54,17 @@ type Log struct {
 	cuts atomic.Uint64
 
 	// mu guards the fields below, which syncs and readers touch too.
-	mu       sync.Mutex
-	summary  manifest.Summary // of the active segment; written by the mutator only
-	tail     chunk.Tail
-	next     chunk.Offset
-	durable  chunk.Tail
-	run      uint64 // counts recoveries and cuts: a sync asked for before says nothing after
-	poison   error  // a failed sync
-	damage   error  // what makes the end of the log unproven
-	isClosed bool
+	mu      sync.Mutex
+	summary manifest.Summary // of the active segment; written by the mutator only
+	tail    chunk.Tail
+	next    chunk.Offset
+	durable chunk.Tail
+	run     uint64 // counts recoveries and cuts: a sync asked for before says nothing after
+	// compaction counts; its BytesPinned are those of the last look.
+	compaction CompactionStats
+	poison     error // a failed sync
+	damage     error // what makes the end of the log unproven
+	isClosed   bool
 }
 
 // unitCount is what has been written since the last size or age roll.
@@ -347,6 +349,7 @@ func (l *Log) shut() {
 		}
 	}
 	l.store.cache.cut(&l.cached, 0)
+	l.store.candidates.drop(l)
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
 	delete(l.store.logs, l.inc)

@@ -45,6 +45,7 @@ func (l *Log) seal() error {
 	l.active = nil
 	l.setSummary(manifest.Summary{})
 	l.saveProgress(nil)
+	l.store.candidates.add(candidate{log: l})
 	return nil
 }
 

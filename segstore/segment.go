@@ -24,6 +24,8 @@ type segment struct {
 	sparse atomic.Pointer[sparse]
 	// gone: the log does not hold this file any more; readers look for the next.
 	gone atomic.Bool
+	// pins counts the uses of the open file.
+	pins atomic.Int32
 	// damage is set for a sealed segment that can't be read as a whole.
 	damage  atomic.Pointer[DamageError]
 	checked checkedSet

@@ -39,6 +39,7 @@ type Store struct {
 	journal    *Journal
 	handles    handles
 	cache      cache
+	candidates candidates
 
 	// mu guards the fields below.
 	mu     sync.Mutex
@@ -64,6 +65,7 @@ func NewStore(o Options) (*Store, error) {
 		}
 		s.syncer, s.ownsSyncer = vfs.NewSyncer(parallel), true
 	}
+	s.candidates.wake = make(chan struct{}, 1)
 	s.cache.max = o.CacheBytes
 	if s.cache.max <= 0 {
 		s.cache.max = cacheBytesDefault
@@ -274,6 +276,7 @@ func (s *Store) Open(inc chunk.Incarnation, c Config) (*Log, Recovery, error) {
 		delete(s.logs, inc)
 		return nil, r, fmt.Errorf("open %s: %w", dir, err)
 	}
+	s.candidates.add(candidate{log: l})
 	return l, r, nil
 }
 

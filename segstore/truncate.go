@@ -156,7 +156,7 @@ func (l *Log) giveUp(segments []manifest.Summary, to int) error {
 	for _, g := range gone {
 		g.gone.Store(true)
 		l.store.handles.drop(g)
-		l.removals = append(l.removals, segmentFile(g.name), indexFile(g.name))
+		l.removals = append(l.removals, removal{file: segmentFile(g.name)}, removal{file: indexFile(g.name)})
 	}
 	l.retryRemovals()
 	l.compactRecords()
@@ -173,16 +173,33 @@ func (l *Log) lineBefore(lsn chunk.LSN) (line manifest.EpochLine) {
 	return line
 }
 
+// removal is a file that the log has given up. One that was replaced stays as
+// long as somebody reads it, so that its bytes are seen where they are.
+type removal struct {
+	file string
+	read *segment // nil if readers don't matter
+}
+
 // retryRemovals removes files that the log has given up. What can't be removed
-// now is tried again at the next retention, and at the next start.
+// now is tried again at the next retention or compaction, and at the next start.
 func (l *Log) retryRemovals() {
 	left := l.removals[:0]
-	for _, file := range l.removals {
-		if err := l.store.fs.Remove(l.file(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			left = append(left, file)
+	var pinned int64
+	for _, r := range l.removals {
+		if r.read != nil && r.read.pins.Load() > 0 {
+			pinned += r.read.end.Load()
+			left = append(left, r)
+			continue
+		}
+		if err := l.store.fs.Remove(l.file(r.file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			left = append(left, r)
 		}
 	}
+	clear(l.removals[len(left):])
 	l.removals = left
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.compaction.BytesPinned = pinned
 }
 
 // compactRecords rewrites MANIFEST when most of it is history. A failure is

@@ -1,0 +1,435 @@
+package segstore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/segstore/manifest"
+	"github.com/millrace/millrace/segstore/plan"
+	"github.com/millrace/millrace/segstore/vfs"
+)
+
+// ErrStale reports a piece of compaction whose sources are not the log's any
+// more: retention or a cut came between. Its result is dropped.
+var ErrStale = errors.New("segstore: compaction was overtaken")
+
+// Compaction is one piece of work on a log's sealed segments (design 3.5): one
+// of them loses its control chunks and trailers, or several become one.
+//
+//	job := log.Compact()           in the log's turn
+//	for !done { job.Step(bytes) }  anywhere, while the log goes on
+//	log.Install(job)               in the log's turn; or job.Abandon()
+//
+// Readers and appends never wait for it. The new file is complete and synced
+// before Install, whose *replaced* record is the one moment at which the log's
+// files change; a crash before it leaves a file that no record names, a crash
+// after it files that the record calls obsolete. Recovery removes either. Client
+// header and data of every user chunk are copied as they are.
+//
+// A Compaction is used by one goroutine at a time.
+type Compaction struct {
+	plan.Compaction
+	log     *Log
+	sources []*segment
+	old     []manifest.Summary
+	cuts    uint64 // of the log when the work was planned
+
+	out   manifest.Summary
+	index sparse
+	file  vfs.File
+	// buffer holds what is copied and not written yet; it goes to the file at
+	// out.Size less its own length.
+	buffer   []byte
+	unsynced int64
+
+	source *handle // open file of sources[at]
+	walk   *walker
+	at     int
+
+	next   chunk.Offset
+	digest chunk.Digest
+	lsn    chunk.LSN // of the last chunk read
+	done   bool
+}
+
+const (
+	// copyBuffer is how much a Compaction collects before it writes.
+	copyBuffer = 256 << 10
+	// copySync is how much it writes before it syncs, so that the last sync of a
+	// big file does not hold up those that publishers wait for.
+	copySync = 16 << 20
+)
+
+// CompactionStats counts what compaction has done to a log since it was opened,
+// and what it could do.
+type CompactionStats struct {
+	Drops, Merges uint64
+	// BytesDropped have been gained, BytesRewritten were copied for it.
+	BytesDropped, BytesRewritten int64
+	Failures                     uint64
+	LastError                    error
+	// BytesPinned are those of files that have been replaced and are still read.
+	BytesPinned int64
+}
+
+// Compact plans the next piece of compaction and returns nil if none is worth
+// it now; until is then the LSN that commit and durable tail must reach before
+// asking again makes sense, 0 if only a new segment can change it. It tells
+// nothing about a log whose tracking is unknown: such a one compacts nothing
+// (C4). Mutator.
+func (l *Log) Compact() (job *Compaction, until chunk.LSN) {
+	l.retryRemovals()
+	if l.Err() != nil || !l.tracking.Known() {
+		return nil, 0
+	}
+	free, err := l.store.FreeSpace()
+	if err != nil {
+		free = 0
+	}
+	in := l.compactInput(free)
+	c := plan.Compact(&in)
+	if c.Kind == plan.CompactNone {
+		return nil, c.Until
+	}
+	old := in.Segments[c.From:c.To]
+	generation := uint32(0)
+	for i := range old {
+		generation = max(generation, old[i].Generation)
+	}
+	job = &Compaction{
+		Compaction: c, log: l, old: old, cuts: l.cuts.Load(),
+		sources: l.layout.Load().segments[c.From:c.To],
+		out:     manifest.Replacing(old, generation+1),
+		next:    old[0].BaseOffset, digest: old[0].DigestBefore, lsn: old[0].FirstLSN - 1,
+	}
+	return job, 0
+}
+
+// PlanCompaction tells how many bytes compaction could drop now. Mutator.
+func (l *Log) PlanCompaction() (droppable int64) {
+	in := l.compactInput(0)
+	return plan.Droppable(&in)
+}
+
+func (l *Log) compactInput(free uint64) plan.CompactInput {
+	in := plan.CompactInput{
+		Segments: l.state.Segments, Commit: l.Commit(), Durable: l.Durable().LSN,
+		SegmentBytes: l.config.SegmentBytes, FreeBytes: free,
+	}
+	if l.active != nil {
+		in.Segments = append(in.Segments[:len(in.Segments):len(in.Segments)], l.summary)
+		in.Active = true
+	}
+	for i, s := range l.layout.Load().segments {
+		if s.damage.Load() == nil {
+			continue
+		}
+		if in.Unreadable == nil {
+			in.Unreadable = make([]bool, len(in.Segments))
+		}
+		in.Unreadable[i] = true
+	}
+	return in
+}
+
+// Log returns the log that is worked on.
+func (c *Compaction) Log() *Log { return c.log }
+
+// Step reads at least bytes bytes of the sources, unless the work ends before,
+// and copies what stays. done tells that the new file is whole and durable, and
+// Install may follow. After an error only Abandon may.
+//
+// Errors: a *DamageError, with which the source is marked damaged; ErrStale;
+// ErrClosed; what the disk says.
+func (c *Compaction) Step(bytes int64) (read int64, done bool, err error) {
+	for read < bytes && !c.done {
+		if c.log.closed() {
+			return read, false, ErrClosed
+		}
+		n, err := c.step()
+		read += n
+		if err != nil {
+			return read, false, fmt.Errorf("compact segment %s: %w", c.old[min(c.at, len(c.old)-1)].Name(), err)
+		}
+	}
+	return read, c.done, nil
+}
+
+// step goes on by one chunk, or to the next source, or to the end.
+func (c *Compaction) step() (read int64, err error) {
+	switch {
+	case c.at == len(c.sources):
+		return 0, c.finish()
+	case c.old[c.at].UserChunks == 0:
+		// Nothing of it stays, so nothing of it need be read.
+		c.skip(&c.old[c.at])
+		return 0, nil
+	case c.walk == nil:
+		return 0, c.open()
+	}
+	h, head, data, at, err := c.walk.next()
+	if errors.Is(err, io.EOF) {
+		return 0, c.close()
+	}
+	if err == nil {
+		err = c.continues(&h)
+	}
+	if err != nil {
+		return 0, c.explain(at, err)
+	}
+	return int64(h.Length()), c.take(&h, head, data)
+}
+
+func (c *Compaction) skip(s *manifest.Summary) {
+	if s.Chunks() > 0 {
+		c.out.Drop(&chunk.Header{LSN: s.LastLSN})
+	}
+	c.lsn = s.LastLSN
+	c.at++
+}
+
+func (c *Compaction) open() error {
+	s := c.sources[c.at]
+	h, err := c.log.store.handles.acquire(s)
+	if err != nil {
+		return c.explain(0, err)
+	}
+	c.source = h
+	c.walk = newWalker(h, c.log.inc, 0, s.end.Load(), true)
+	return nil
+}
+
+// close ends the reading of a source: its summary must have told the truth.
+func (c *Compaction) close() error {
+	s := &c.old[c.at]
+	if c.next != s.NextOffset || c.digest != s.DigestAfter || c.lsn > s.LastLSN {
+		return c.explain(s.Size, fmt.Errorf("%w: ends at chunk %d, offset %d, digest %s", chunk.ErrMalformed, c.lsn, c.next, c.digest))
+	}
+	c.lsn = s.LastLSN
+	c.leave()
+	c.at++
+	return nil
+}
+
+func (c *Compaction) leave() {
+	if c.source != nil {
+		c.log.store.handles.release(c.source)
+		c.source, c.walk = nil, nil
+	}
+}
+
+// continues holds a chunk against the one before it: what does not fit is
+// damage, and must not be copied (I26).
+func (c *Compaction) continues(h *chunk.Header) error {
+	if h.LSN <= c.lsn || h.LSN > c.old[c.at].LastLSN || h.BaseOffset != c.next || h.DigestBefore != c.digest {
+		return fmt.Errorf("%w: chunk %d, offset %d after chunk %d, want offset %d", chunk.ErrMalformed, h.LSN, h.BaseOffset, c.lsn, c.next)
+	}
+	return nil
+}
+
+// take copies a user chunk without its trailer, or leaves a control chunk out.
+func (c *Compaction) take(h *chunk.Header, head, data []byte) error {
+	c.lsn = h.LSN
+	if h.Type != chunk.User {
+		c.out.Drop(h)
+		return nil
+	}
+	c.next, c.digest = h.Next(), h.DigestAfter()
+	var kept chunk.Header
+	c.buffer, kept = chunk.Strip(c.log.inc, c.buffer, head, h)
+	c.buffer = append(c.buffer, data...)
+	c.index.note(&kept, c.out.Size)
+	c.out.Keep(&kept)
+	if len(c.buffer) < copyBuffer {
+		return nil
+	}
+	return c.flush()
+}
+
+// flush writes what has been collected.
+func (c *Compaction) flush() error {
+	if c.file == nil {
+		// A leftover of the same name is of a piece of work that was given up in
+		// this run: no record names it.
+		f, err := c.log.store.fs.OpenFile(c.path(), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+		if err != nil {
+			return err
+		}
+		c.file = f
+	}
+	if len(c.buffer) == 0 {
+		return nil
+	}
+	_, err := c.file.WriteAt(c.buffer, c.out.Size-int64(len(c.buffer)))
+	c.unsynced += int64(len(c.buffer))
+	c.buffer = c.buffer[:0]
+	if err != nil || c.unsynced < copySync {
+		return err
+	}
+	return c.sync()
+}
+
+func (c *Compaction) path() string { return c.log.file(segmentFile(c.out.Name())) }
+
+// finish makes the new file whole and durable. The chunks are synced before the
+// footer is written, so that a footer vouches for them even where no record does
+// (a lost MANIFEST is rebuilt from footers).
+func (c *Compaction) finish() error {
+	if err := errors.Join(c.out.Check(), c.out.Replaces(c.old)); err != nil {
+		return err
+	}
+	if err := c.flush(); err != nil {
+		return err
+	}
+	if c.unsynced > 0 {
+		if err := c.sync(); err != nil {
+			return err
+		}
+	}
+	if _, err := c.file.WriteAt(manifest.AppendFooter(nil, &c.out), c.out.Size); err != nil {
+		return err
+	}
+	if err := c.sync(); err != nil {
+		return err
+	}
+	err := c.file.Close()
+	c.log.store.syncer.Forget(c.file)
+	c.file = nil
+	if err = errors.Join(err, c.log.store.fs.SyncDir(c.log.dir)); err != nil {
+		return err
+	}
+	c.buffer, c.done = nil, true
+	return nil
+}
+
+func (c *Compaction) sync() error {
+	c.unsynced = 0
+	return await(func(done func(error)) { c.log.store.syncer.Submit(c.file, done) })
+}
+
+// explain turns a failure to read a source into what it means: the source is not
+// the log's any more, or it is damaged, which is noted on it.
+func (c *Compaction) explain(at int64, err error) error {
+	s := c.sources[c.at]
+	if s.gone.Load() {
+		return fmt.Errorf("%w: %w", ErrStale, err)
+	}
+	if !isBadChunk(err) && !errors.Is(err, errRead) {
+		return err
+	}
+	sum := &c.old[c.at]
+	d := &DamageError{File: s.path(), Position: at, Segment: s.name, First: max(sum.FirstLSN, c.lsn+1), Last: sum.LastLSN, Cause: err}
+	s.damage.CompareAndSwap(nil, d)
+	return d
+}
+
+// Abandon drops the work and its file. The log is as if it had never begun. It
+// may be called after any error, and does nothing after Install.
+func (c *Compaction) Abandon() {
+	c.leave()
+	if c.file != nil {
+		c.log.store.syncer.Forget(c.file)
+		_ = c.file.Close()
+	}
+	if c.file != nil || c.done {
+		_ = c.log.store.fs.Remove(c.path()) // what stays is removed at the next start
+	}
+	c.file, c.done, c.at = nil, false, len(c.sources)
+}
+
+// Install makes a finished piece of compaction part of the log: one record, then
+// readers go on in the new file, then the old ones go. Mutator.
+//
+// Errors: ErrStale, then the work was for nothing; what the disk says. The new
+// file is removed unless a record may name it.
+func (l *Log) Install(c *Compaction) error {
+	if !c.done || c.log != l {
+		panic("segstore: Install of a compaction that is not finished, or of another log")
+	}
+	if err := l.Err(); err != nil {
+		c.Abandon()
+		return err
+	}
+	record := manifest.Record{Kind: manifest.KindReplaced, Summary: c.out}
+	for i := range c.old {
+		record.Old = append(record.Old, c.old[i].Name())
+	}
+	after := l.state
+	// Recovery, which every cut is, has removed the file.
+	if c.cuts != l.cuts.Load() || after.Apply(&record) != nil {
+		c.Abandon()
+		return l.wrap("install "+c.out.Name().String(), ErrStale)
+	}
+	if err := l.records.append(&record); err != nil {
+		if l.records.broken != nil {
+			c.done = false // a record may name the file: it must stay
+		}
+		c.Abandon()
+		return l.condemn(l.wrap("install "+c.out.Name().String(), err), l.records.broken)
+	}
+	l.state = after
+	l.adopted(c)
+	return nil
+}
+
+// adopted shows readers the new segment and lets the old ones go.
+func (l *Log) adopted(c *Compaction) {
+	s := &segment{log: l, name: c.out.Name(), base: c.out.BaseOffset}
+	s.end.Store(c.out.Size)
+	s.synced.Store(c.out.Size)
+	s.summary.Store(&c.out)
+	if c.index.len() > 0 {
+		_ = writeCache(l.store.fs, s.indexPath(), encodeIndex(l.inc, &c.index))
+	}
+	before := l.layout.Load().segments
+	segments := make([]*segment, 0, len(before))
+	for _, b := range before {
+		switch {
+		case b == c.sources[0]:
+			segments = append(segments, s)
+		case b.name.FirstLSN < s.name.FirstLSN || b.name.FirstLSN > c.out.LastLSN:
+			segments = append(segments, b)
+		}
+	}
+	l.publish(segments)
+	for _, g := range c.sources {
+		g.gone.Store(true)
+		l.store.handles.drop(g)
+		l.removals = append(l.removals, removal{segmentFile(g.name), g}, removal{indexFile(g.name), nil})
+	}
+	c.done = false
+	l.compacted(c)
+	l.retryRemovals()
+	l.compactRecords()
+}
+
+// compacted counts a piece of compaction.
+func (l *Log) compacted(c *Compaction) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.Kind == plan.CompactMerge {
+		l.compaction.Merges++
+	} else {
+		l.compaction.Drops++
+	}
+	l.compaction.BytesDropped += c.DroppedBytes
+	l.compaction.BytesRewritten += c.out.Size
+}
+
+// failed counts a piece of compaction that came to nothing.
+func (l *Log) failed(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.compaction.Failures++
+	l.compaction.LastError = err
+}
+
+// Compacted tells what compaction has done since the log was opened.
+func (l *Log) Compacted() CompactionStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.compaction
+}
