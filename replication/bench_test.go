@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/replication/protocol"
+	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/vfs"
 )
 
@@ -124,4 +126,71 @@ func TestPublish_allocatesNothingPerMessage(t *testing.T) {
 			t.Errorf("reference %q: %.2f allocations for a frame of %d messages", reference, perFrame, frame)
 		}
 	}
+}
+
+// BenchmarkStoreOffset stores as fast as four consumers can, each with 25
+// references, and asks once for a hundred stores.
+func BenchmarkStoreOffset(b *testing.B) {
+	f := newFixture(b, vfs.OS{}, b.TempDir())
+	f.lead(1)
+	b.ReportAllocs()
+	b.ResetTimer()
+	var work sync.WaitGroup
+	for consumer := range 4 {
+		work.Go(func() {
+			var references []string
+			for i := range 25 {
+				references = append(references, fmt.Sprint("consumer-", consumer, "-", i))
+			}
+			for i := range b.N / 4 {
+				reference := references[i%len(references)]
+				if err := f.replica.StoreOffset(reference, chunk.Offset(i)); err != nil {
+					b.Error(err)
+					return
+				}
+				if i%100 == 0 {
+					if _, _, err := f.replica.QueryOffset(reference); err != nil {
+						b.Error(err)
+					}
+				}
+			}
+		})
+	}
+	work.Wait()
+	b.StopTimer()
+	st := f.replica.Stats()
+	b.ReportMetric(float64(st.Turns)/float64(b.N), "turns/op")
+}
+
+// BenchmarkManyStreams publishes a message to each of 1,000 streams in turn and
+// waits for all of them.
+func BenchmarkManyStreams(b *testing.B) {
+	const streams = 1000
+	f := newFixture(b, vfs.OS{}, b.TempDir())
+	var publishers []*Publisher
+	var replicas []*Replica
+	for i := range chunk.Incarnation(streams) {
+		r, err := f.node.Open(Stream{Incarnation: 1000 + i, Name: fmt.Sprint("stream ", i)}, true)
+		f.must(err)
+		result := f.node.Fence(f.context(), []FenceRequest{{1000 + i, 1}})[0]
+		f.must(result.Err)
+		f.must(f.node.Assign(f.context(), protocol.Assignment{
+			Stream: 1000 + i, Epoch: 1, Node: "n1", Run: result.Report.Run, Replicas: alone,
+		}, nil))
+		p, err := r.Declare("")
+		f.must(err)
+		replicas, publishers = append(replicas, r), append(publishers, p)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	sink := &windowSink{free: make(chan *Batch, streams)}
+	for range b.N {
+		for i, r := range replicas {
+			r.Publish(batchOf(publishers[i], sink, message{id: 1, body: "one message a second"}))
+		}
+		for range streams {
+			<-sink.free
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*streams), "µs/msg")
 }

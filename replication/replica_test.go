@@ -522,6 +522,25 @@ func TestRetention_keepsTheNewestUnits(t *testing.T) {
 	})
 }
 
+func TestSetSettings_retainsAtOnce(t *testing.T) {
+	f := newFixture(t, vfs.NewMem(), "/data", func(f *fixture) { f.stream.Settings.Log.SegmentBytes = 64 << 10 })
+	f.lead(1)
+	p := f.declare("")
+	for i := range uint64(60) {
+		f.publish(p, numbered(1+10*i, 10, 1000)...)
+	}
+	if first := f.replica.Stats().Log.First; first != 0 {
+		t.Fatalf("retained without a bound: the first offset is %d", first)
+	}
+	settings := f.stream.Settings
+	settings.RetainBytes = 200 << 10
+	f.replica.SetSettings(settings)
+	until(t, "the new bound is kept", func() bool { return f.replica.Stats().Log.First > 0 })
+	if n := len(f.records()); n < 130 || n > 210 {
+		t.Fatalf("%d records of 1 KB are left", n)
+	}
+}
+
 func TestRetention_byAgeNeedsNoAppend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, vfs.NewMem(), "/data", func(f *fixture) {
