@@ -32,7 +32,7 @@ func TestNextSteps_transfer(t *testing.T) {
 		t.Errorf("the heir is not preferred: %+v", steps.Grants[0])
 	}
 	g.ok(&GrantEpochs{Streams: steps.Grants})
-	g.expect("s", "fence n1, fence n2, fence n3, wake 151")
+	g.expect("s", "fence n1, fence n2, fence n3")
 	for _, n := range []protocol.NodeID{"n1", "n2", "n3"} {
 		g.report("s", n, 1, 9)
 	}

@@ -165,18 +165,21 @@ func (d *decider) elect(s *Stream) {
 		d.fence(s, p)
 	}
 	decision := protocol.SelectLeader(s.Epoch, p.reports, s.Configuration(), d.preference(s)...)
+	enough := decision.Kind == protocol.Elected
 	switch {
-	case len(p.asked) > 0 && d.now < p.since+fencePatience:
-		d.wake(s, p.since+fencePatience) // more may come, and may hold more
-	case decision.Kind == protocol.Elected:
+	case enough && (len(p.asked) == 0 || d.now >= p.since+fencePatience):
 		p.inheritance = decision.Inheritance
 		d.steps.Elected = append(d.steps.Elected, Assign{
 			Stream: s.Incarnation, Epoch: s.Epoch, Node: decision.Node, Run: decision.Run, ConfigVersion: s.ConfigVersion,
 		})
-	default:
+	case enough:
+		d.wake(s, p.since+fencePatience) // more may come, and may hold more
+	case len(p.asked) == 0:
 		d.steps.Stuck = append(d.steps.Stuck, Stuck{s, p.why(decision)})
 		p.later(d.now)
 		d.wake(s, p.retry)
+	case p.retry > d.now:
+		d.wake(s, p.retry) // who failed is asked again beside who has not answered
 	}
 }
 
