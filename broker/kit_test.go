@@ -23,8 +23,9 @@ const patience = 10 * time.Second
 // house is a broker on a real socket, over a fake node.
 type house struct {
 	*fakeNode
-	broker *broker.Broker
-	addr   string
+	directory broker.Directory
+	broker    *broker.Broker
+	addr      string
 }
 
 func serve(t testing.TB, change func(*broker.Config)) *house {
@@ -63,7 +64,7 @@ func startBroker(t testing.TB, directory broker.Directory, replicas broker.Repli
 			t.Errorf("serve: %v", err)
 		}
 	})
-	return &house{broker: b, addr: listener.Addr().String()}
+	return &house{directory: directory, broker: b, addr: listener.Addr().String()}
 }
 
 func listen(t testing.TB) net.Listener {

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -93,8 +94,11 @@ func (s *session) run() {
 	err := s.serve()
 	s.giveUp()
 	var kind ending
-	if errors.As(err, &kind) {
+	switch {
+	case errors.As(err, &kind):
 		kind.end(s)
+	case errors.Is(err, io.EOF):
+		s.part() // the client may still read
 	}
 	s.kill()
 	<-s.written
@@ -151,18 +155,26 @@ func (s *session) awaitCloseResponse(until time.Time) {
 	}
 }
 
-// partingTime is how long a client may take to close its side after the last
-// answer. Without it, bytes still under way would reset the connection and
-// destroy that answer.
-const partingTime = 250 * time.Millisecond
+const (
+	// lastWordsTime is how long the last answers may take to be written.
+	lastWordsTime = 500 * time.Millisecond
+	// partingTime is how long a client may take to close its side after them.
+	// Without it, bytes still under way would reset the connection and destroy
+	// the answers.
+	partingTime = 250 * time.Millisecond
+)
 
 // part lets the writer finish, says that nothing follows, and waits a moment
 // for the client to have read it.
 func (s *session) part() {
 	s.out.finish()
+	late := time.NewTimer(lastWordsTime)
+	defer late.Stop()
 	select {
 	case <-s.written:
 	case <-s.dying:
+		return
+	case <-late.C:
 		return
 	}
 	if half, ok := s.conn.(interface{ CloseWrite() error }); ok {

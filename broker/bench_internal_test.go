@@ -1,0 +1,65 @@
+package broker
+
+import (
+	"encoding/binary"
+	"net"
+	"testing"
+
+	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/wire"
+)
+
+// instant confirms every batch at once and keeps nothing.
+type instant struct{}
+
+func (instant) Declare(string) (*replication.Publisher, error) {
+	return new(replication.Publisher), nil
+}
+func (instant) Publish(b *replication.Batch)                   { b.Sink.Confirmed(b) }
+func (instant) Sequence(string, func(uint64, bool, error))     {}
+func (instant) StoreOffset(string, chunk.Offset) error         { return nil }
+func (instant) QueryOffset(string) (chunk.Offset, bool, error) { return 0, false, nil }
+func (instant) Committed() (chunk.LSN, chunk.Offset)           { return 0, 0 }
+func (instant) Watch(func()) func()                            { return func() {} }
+func (instant) Attach(segstore.Spec) (*segstore.Reader, error) { return nil, segstore.ErrClosed }
+
+// BenchmarkSession_publish is what a message costs the session: its share of
+// checking the frame, of the batch and of the confirm. Sockets and the log are
+// left out.
+func BenchmarkSession_publish(b *testing.B) {
+	const messages, size, window = 100, 100, 10_000
+	config := Config{}.withDefaults()
+	server, client := net.Pipe()
+	defer server.Close()
+	defer client.Close()
+	s := newSession(&Broker{config: config}, server, nil)
+	s.frameMax = config.FrameMax
+	s.publishers[1] = &publisher{session: s, id: 1, tie: &tie{session: s, replica: instant{}}}
+	w := &writer{session: s}
+	var build wire.PublishBuilder
+	build.Begin(nil, 1, 1)
+	for i := range messages {
+		build.Add(uint64(i), make([]byte, size))
+	}
+	payload := build.End()[wire.SizeSize:]
+	b.ReportAllocs()
+	b.SetBytes(messages * size)
+	sent := 0
+	for b.Loop() {
+		if err := s.publish(payload); err != nil {
+			b.Fatal(err)
+		}
+		if sent += messages; sent%window == 0 {
+			s.out.take(w)
+			w.settle(w.settled)
+			clear(w.settled)
+			if n := binary.BigEndian.Uint32(w.run[9:]); n != window {
+				b.Fatalf("confirm of %d ids, want those of the whole window", n)
+			}
+			w.giveBack()
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/messages, "ns/message")
+}
