@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cluster/catalog"
-	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/wire"
 )
 
@@ -164,8 +163,9 @@ func (b *Broker) opened(s *session) {
 	b.stats.opened.Add(1)
 }
 
-// Close stops serving: listeners and connections are closed, and Close waits
-// until every session has ended, or ctx has.
+// Close stops serving: listeners are closed, and connections as soon as what
+// they published is confirmed, or after a moment. It returns when every session
+// has ended, and cuts them off when ctx ends.
 func (b *Broker) Close(ctx context.Context) error {
 	b.cancel()
 	b.mu.Lock()
@@ -180,7 +180,7 @@ func (b *Broker) Close(ctx context.Context) error {
 	b.mu.Unlock()
 	b.changes.close()
 	for _, s := range sessions {
-		s.kill()
+		s.leave()
 	}
 	done := make(chan struct{})
 	go func() {
@@ -191,6 +191,10 @@ func (b *Broker) Close(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
+		for _, s := range sessions {
+			s.kill()
+		}
+		<-done
 		return ctx.Err()
 	}
 }
@@ -262,18 +266,9 @@ func (b *Broker) led(vhost, name string) (*catalog.Stream, Replica, error) {
 	return stream, replica, err
 }
 
-// leads returns the epoch in which this node leads a stream.
-func (b *Broker) leads(vhost, name string) (chunk.Epoch, error) {
-	stream, _, err := b.led(vhost, name)
-	if err != nil {
-		return 0, err
-	}
-	return stream.Epoch, nil
-}
-
 // awaitLeaders waits until each of the streams that exist has a leader, at most
 // until a moment.
-func (b *Broker) awaitLeaders(vhost string, names []string, until time.Time, dying <-chan struct{}) {
+func (b *Broker) awaitLeaders(vhost string, names []string, until time.Time, leaving, dying <-chan struct{}) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	for {
@@ -284,6 +279,8 @@ func (b *Broker) awaitLeaders(vhost string, names []string, until time.Time, dyi
 		select {
 		case <-news:
 		case <-timer.C:
+			return
+		case <-leaving:
 			return
 		case <-dying:
 			return

@@ -1,9 +1,6 @@
 package broker
 
 import (
-	"errors"
-
-	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/wire"
@@ -123,11 +120,13 @@ func (t *tie) committedChunk(delivered *chunk.Header) chunk.Offset {
 
 // lost takes away a subscription whose log can't be read here any more.
 func (s *session) lost(sub *subscription, cause error) {
-	if !errors.Is(cause, segstore.ErrClosed) && !errors.Is(cause, replication.ErrClosed) {
-		s.broker.config.Log.Warn("subscription lost its log", "connection", s.name,
-			"stream", sub.tie.stream.Name, "error", cause)
+	stream := sub.tie.stream
+	if _, still := s.broker.directory.View().Incarnation(stream.Incarnation); !still {
+		s.dropTie(stream.Incarnation, everything) // deleted: one notice for all
+		return
 	}
-	s.dropTie(sub.tie.stream.Incarnation, loss{
+	s.broker.config.Log.Warn("subscription lost its log", "connection", s.name, "stream", stream.Name, "error", cause)
+	s.dropTie(stream.Incarnation, loss{
 		publisher:    func(*publisher) bool { return false },
 		subscription: func(other *subscription) bool { return other == sub },
 	})

@@ -162,7 +162,7 @@ func (s *session) serve() error {
 		if err := s.carryOut(payload); err != nil {
 			return err
 		}
-		if err := s.out.awaitSpace(s.limits.AnswerBytes, s.dying); err != nil {
+		if err := s.out.awaitSpace(s.limits.AnswerBytes, s.leaving, s.dying); err != nil {
 			return err
 		}
 	}

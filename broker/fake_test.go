@@ -3,6 +3,8 @@ package broker_test
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 
@@ -398,14 +400,22 @@ func (r *fakeReplica) commit() {
 	r.log.SetCommit(r.commits)
 	confirmed := r.waiting
 	r.waiting = nil
-	watchers := make([]func(), 0, len(r.watchers))
-	for _, wake := range r.watchers {
-		watchers = append(watchers, wake)
-	}
+	watchers := slices.Collect(maps.Values(r.watchers))
 	r.mu.Unlock()
 	for _, b := range confirmed {
 		b.Sink.Confirmed(b)
 	}
+	for _, wake := range watchers {
+		wake()
+	}
+}
+
+// advance says that one more chunk is committed, without having one.
+func (r *fakeReplica) advance() {
+	r.mu.Lock()
+	r.commits++
+	watchers := slices.Collect(maps.Values(r.watchers))
+	r.mu.Unlock()
 	for _, wake := range watchers {
 		wake()
 	}

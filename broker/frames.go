@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// errLeaving says that the broker closes.
+var errLeaving = errors.New("broker is closing")
+
 // errFrameTooLarge says that a frame's size is above the limit of the moment.
 var errFrameTooLarge = errors.New("frame too large")
 
@@ -49,6 +52,7 @@ type frameReader struct {
 	idle, whole time.Duration
 	begun       time.Time // when the frame in the buffer began; zero: none has
 
+	stopped  atomic.Bool
 	received uint64         // bytes
 	tally    *atomic.Uint64 // counts them too, for all connections; may be nil
 	first    [4]byte        // the first of them, to tell what a stranger speaks
@@ -104,6 +108,13 @@ func (r *frameReader) passBehind(pattern []byte) bool {
 	return false
 }
 
+// interrupt makes the present and all later waits end with errLeaving. It may
+// be called from anywhere.
+func (r *frameReader) interrupt() {
+	r.stopped.Store(true)
+	_ = r.conn.SetReadDeadline(time.Unix(1, 0))
+}
+
 // discard reads and forgets until the client ends, an error, or the moment.
 func (r *frameReader) discard(until time.Time) error {
 	r.until = until
@@ -129,7 +140,15 @@ func (r *frameReader) fill() error {
 	if err := r.conn.SetReadDeadline(r.deadline(time.Now())); err != nil {
 		return err
 	}
+	// Whoever interrupts sets stopped first and the deadline then, so that one
+	// of the two is seen here.
+	if r.stopped.Load() {
+		return errLeaving
+	}
 	n, err := r.read()
+	if n <= 0 && r.stopped.Load() {
+		return errLeaving
+	}
 	if n > 0 {
 		if r.received < uint64(len(r.first)) {
 			copy(r.first[r.received:], r.buffer.bytes[r.end:r.end+n])

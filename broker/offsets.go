@@ -22,7 +22,11 @@ func (s *session) storeOffset(q *wire.StoreOffset) error {
 }
 
 func (s *session) queryOffset(q *wire.QueryOffset) error {
-	offset, err := s.storedOffset(q)
+	var offset chunk.Offset
+	err := s.awaitLeader(func() (err error) {
+		offset, err = s.storedOffset(q)
+		return err
+	})
 	if err != nil {
 		s.refuse(q, err)
 		return nil

@@ -147,7 +147,7 @@ func (o *outbox) die() {
 }
 
 // awaitSpace waits until fewer bytes of answers wait than the bound allows.
-func (o *outbox) awaitSpace(most int, dying <-chan struct{}) error {
+func (o *outbox) awaitSpace(most int, leaving, dying <-chan struct{}) error {
 	for {
 		o.mu.Lock()
 		held, dead := len(o.answers), o.dead
@@ -160,6 +160,8 @@ func (o *outbox) awaitSpace(most int, dying <-chan struct{}) error {
 		}
 		select {
 		case <-o.space:
+		case <-leaving:
+			return errLeaving
 		case <-dying:
 			return errEnded
 		}

@@ -2,8 +2,8 @@ package broker
 
 import (
 	"errors"
-	"fmt"
 	"sync"
+	"time"
 
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/wire"
@@ -169,8 +169,14 @@ func (w *writer) confirmed(p *publisher, ids []uint64) {
 	}
 }
 
-// failed tells of a batch that was refused. Where the leader went away the
-// client is told by MetadataUpdate, since the entries may well be stored.
+// unknown says that a failed batch may well be stored: its leader went away.
+// The client hears of that by MetadataUpdate, and not by errors.
+func unknown(err error) bool {
+	return errors.Is(err, replication.ErrNotLeader) || errors.Is(err, replication.ErrUnavailable) ||
+		errors.Is(err, replication.ErrClosed)
+}
+
+// failed tells of a batch that was refused.
 func (w *writer) failed(p *publisher, b *replication.Batch, err error) {
 	ids := append(w.ids[:0], b.IDs...)
 	w.ids = ids
@@ -179,7 +185,7 @@ func (w *writer) failed(p *publisher, b *replication.Batch, err error) {
 	if errors.Is(err, replication.ErrFenced) {
 		w.session.fence(p)
 	}
-	if !p.hears() || errors.Is(err, replication.ErrNotLeader) {
+	if !p.hears() || unknown(err) {
 		return
 	}
 	code := codeOf(err)
@@ -250,8 +256,27 @@ func (s *session) awaitRoom() error {
 		select {
 		case <-s.room:
 		case <-changed:
+		case <-s.leaving:
+			return errLeaving
 		case <-s.dying:
-			return fmt.Errorf("wait for confirms: %w", errEnded)
+			return errEnded
+		}
+	}
+}
+
+// awaitConfirms waits a moment for what is published to be settled, so that the
+// client need not send it again.
+func (s *session) awaitConfirms() {
+	s.blocked.Store(true) // so that each settled batch signals room
+	late := time.NewTimer(lastWordsTime)
+	defer late.Stop()
+	for s.unconfirmed.Load() > 0 {
+		select {
+		case <-s.room:
+		case <-late.C:
+			return
+		case <-s.dying:
+			return
 		}
 	}
 }

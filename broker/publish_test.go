@@ -184,10 +184,12 @@ func TestPublish_refusedBatchesErrByTheirReason(t *testing.T) {
 	p.wantErrors(0, wire.CodeStreamNotAvailable, 1, 2)
 	// Where the leader went away nobody knows what is stored: the client is told
 	// by MetadataUpdate, not by errors.
-	h.replica(t, "s").fail(replication.ErrNotLeader)
-	p.publish(0, 3, "c")
-	p.ask(&wire.Metadata{Correlation: p.next()})
-	p.wantSilence()
+	for _, err := range []error{replication.ErrNotLeader, replication.ErrUnavailable, replication.ErrClosed} {
+		h.replica(t, "s").fail(err)
+		p.publish(0, 3, "c")
+		p.ask(&wire.Metadata{Correlation: p.next()})
+		p.wantSilence()
+	}
 }
 
 func TestPublish_confirmsStayWithinTheClientsFrames(t *testing.T) {

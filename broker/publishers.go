@@ -61,7 +61,12 @@ func (s *session) addPublisher(q *wire.DeclarePublisher) error {
 	case q.Reference != "" && s.declared(q.Stream, q.Reference):
 		return errReferenceInUse
 	}
-	epoch, err := s.broker.leads(s.vhost, q.Stream)
+	return s.awaitLeader(func() error { return s.openPublisher(q) })
+}
+
+// openPublisher declares the publisher with the stream's leader.
+func (s *session) openPublisher(q *wire.DeclarePublisher) error {
+	stream, _, err := s.broker.led(s.vhost, q.Stream)
 	if err != nil {
 		return err
 	}
@@ -74,7 +79,7 @@ func (s *session) addPublisher(q *wire.DeclarePublisher) error {
 		s.loosen(t)
 		return err
 	}
-	p := &publisher{session: s, id: q.PublisherID, reference: q.Reference, tie: t, handle: handle, epoch: epoch}
+	p := &publisher{session: s, id: q.PublisherID, reference: q.Reference, tie: t, handle: handle, epoch: stream.Epoch}
 	if !s.attach(t, func() { s.publishers[p.id] = p; t.publishers++ }) {
 		handle.Close()
 		return errStreamMissing
@@ -155,7 +160,11 @@ func (p *publisher) hears() bool {
 // none is known. The replica asks its majority first, so the answer may take a
 // moment; the connection's other commands wait for it.
 func (s *session) queryPublisherSequence(q *wire.QueryPublisherSequence) error {
-	sequence, err := s.sequence(q.Stream, q.Reference)
+	var sequence uint64
+	err := s.awaitLeader(func() (err error) {
+		sequence, err = s.sequence(q.Stream, q.Reference)
+		return err
+	})
 	if err != nil {
 		s.refuse(q, err)
 		return nil

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/wire"
 )
@@ -40,9 +41,12 @@ type session struct {
 	blocked     atomic.Bool   // reading has stopped for a limit or an alarm
 	room        chan struct{} // holds a token when a batch was settled meanwhile
 
-	// dying is closed when the socket is, by kill.
-	dying chan struct{}
-	once  sync.Once
+	// leaving is closed when the broker closes, by leave; dying when the socket
+	// is, by kill.
+	leaving   chan struct{}
+	leaveOnce sync.Once
+	dying     chan struct{}
+	once      sync.Once
 	// written is closed when the writer goroutine has ended.
 	written chan struct{}
 
@@ -66,6 +70,7 @@ func newSession(b *Broker, conn net.Conn, t *ticket) *session {
 		peer: addrPort(conn.RemoteAddr()), local: addrPort(conn.LocalAddr()),
 		frames:        newFrameReader(conn),
 		room:          make(chan struct{}, 1),
+		leaving:       make(chan struct{}),
 		dying:         make(chan struct{}),
 		written:       make(chan struct{}),
 		publishers:    map[uint8]*publisher{},
@@ -92,18 +97,31 @@ func addrPort(a net.Addr) netip.AddrPort {
 func (s *session) run() {
 	go s.write()
 	err := s.serve()
+	if errors.Is(err, errLeaving) {
+		s.awaitConfirms()
+	}
 	s.giveUp()
 	var kind ending
 	switch {
 	case errors.As(err, &kind):
 		kind.end(s)
-	case errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF), errors.Is(err, errLeaving):
 		s.part() // the client may still read
 	}
 	s.kill()
 	<-s.written
 	s.frames.release()
 	s.broker.note(s, err)
+}
+
+// leave lets the connection end in order: nothing more is read, what was
+// published is confirmed as far as that comes soon. It may be called from
+// anywhere, and more than once.
+func (s *session) leave() {
+	s.leaveOnce.Do(func() {
+		close(s.leaving)
+		s.frames.interrupt()
+	})
 }
 
 // kill closes the socket and ends both goroutines. It may be called from
@@ -199,6 +217,31 @@ func (s *session) refuse(request wire.Command, err error) {
 	s.broker.stats.count(code)
 	if answer := wire.Refusal(request, code); answer != nil {
 		s.out.answer(answer)
+	}
+}
+
+// leaderPause is between two looks whether a leader that the catalog knows has
+// begun to lead: nobody tells.
+const leaderPause = 10 * time.Millisecond
+
+// awaitLeader tries something that needs the stream's leader here. While there
+// is none, as after a start, it tries again for a moment: clients take "not
+// available" badly.
+func (s *session) awaitLeader(try func() error) error {
+	until := time.Now().Add(s.limits.MetadataWait)
+	for {
+		err := try()
+		waiting := errors.Is(err, errUnavailable) || errors.Is(err, replication.ErrNotLeader)
+		if !waiting || time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-time.After(leaderPause):
+		case <-s.leaving:
+			return err
+		case <-s.dying:
+			return err
+		}
 	}
 }
 

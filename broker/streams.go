@@ -47,7 +47,7 @@ func (s *session) createStream(given string, properties wire.Properties) error {
 	}); err != nil {
 		return err
 	}
-	s.broker.awaitLeaders(s.vhost, []string{name}, time.Now().Add(s.limits.MetadataWait), s.dying)
+	s.broker.awaitLeaders(s.vhost, []string{name}, time.Now().Add(s.limits.MetadataWait), s.leaving, s.dying)
 	return nil
 }
 
@@ -90,7 +90,7 @@ func (s *session) metadata(q *wire.Metadata) error {
 			names = append(names, name)
 		}
 	}
-	s.broker.awaitLeaders(s.vhost, names, time.Now().Add(s.limits.MetadataWait), s.dying)
+	s.broker.awaitLeaders(s.vhost, names, time.Now().Add(s.limits.MetadataWait), s.leaving, s.dying)
 	view := s.broker.directory.View()
 	nodes := s.broker.newPlaces(view)
 	streams := make([]wire.StreamMetadata, 0, len(names))

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/segstore/vfs"
@@ -178,7 +179,7 @@ func TestDelete_tellsWhoOnlyAskedForOffsets(t *testing.T) {
 }
 
 func TestEpoch_aNewOneTakesThePublishersOnly(t *testing.T) {
-	h := serve(t, nil)
+	h := serve(t, func(c *broker.Config) { c.MetadataWait = time.Millisecond })
 	publisher, consumer := h.open(t), h.open(t)
 	publisher.create("s")
 	publisher.declare(0, "", "s")
