@@ -123,3 +123,51 @@ func (f *fixture) drain() {
 		v.Release()
 	}
 }
+
+// BenchmarkOpen opens a log of 5,000 segments whose last stop was clean.
+func BenchmarkOpen(b *testing.B) {
+	f := manySegments(b, 5000)
+	for b.Loop() {
+		must(b, f.log.Close())
+		f.openLog()
+	}
+}
+
+// BenchmarkAttach attaches by offset and by time in a log of 10,000 segments.
+func BenchmarkAttach(b *testing.B) {
+	f := manySegments(b, 10_000)
+	next, last := int(f.log.Next()), int(f.log.LastTimestamp()-testTime)
+	for name, spec := range map[string]func(i int) Spec{
+		"offset":    func(i int) Spec { return Spec{Kind: AtOffset, Offset: chunk.Offset(i * 7919 % next)} },
+		"timestamp": func(i int) Spec { return Spec{Kind: AtTimestamp, Timestamp: testTime + chunk.Timestamp(i*7919%last)} },
+	} {
+		b.Run(name, func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				r, err := f.log.Attach(spec(i), f.log.Commit())
+				must(b, err)
+				v, ok, err := r.Next(f.log.Commit())
+				if !ok || err != nil {
+					b.Fatal(ok, err)
+				}
+				v.Release()
+				r.Close()
+			}
+		})
+	}
+}
+
+func manySegments(b *testing.B, n int) *fixture {
+	b.Helper()
+	f := &fixture{t: b, fs: vfs.NewMem(), dir: "data", epoch: 1, now: testTime, wrote: map[chunk.Offset][]byte{}}
+	f.openInline()
+	must(b, f.store.Create(testName, testIncarnation))
+	f.openLog()
+	f.barrier()
+	for range n {
+		f.publish(2, 20)
+		f.roll(true)
+	}
+	f.publish(1, 20)
+	f.sync()
+	return f
+}

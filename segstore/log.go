@@ -228,7 +228,8 @@ func (l *Log) publish(segments []*segment) {
 type SegmentInfo struct {
 	manifest.Summary
 	Sealed bool
-	// Damage is set if the segment can't be read as a whole.
+	// Damage is set if the segment can't be read as a whole, as far as that is
+	// known: from the start on, or since a reader has met it.
 	Damage *DamageError
 }
 
@@ -240,6 +241,9 @@ func (l *Log) Segments() []SegmentInfo {
 	infos := make([]SegmentInfo, 0, len(segments))
 	for _, s := range segments {
 		info := SegmentInfo{Damage: s.damage.Load()}
+		if info.Damage == nil {
+			info.Damage = s.found.Load()
+		}
 		if sealed := s.summary.Load(); sealed != nil {
 			info.Summary, info.Sealed = *sealed, true
 		} else {

@@ -288,6 +288,7 @@ func (r *Reader) explain(err error) error {
 		d := &DamageError{File: s.path(), Position: r.position, Segment: s.name, First: r.lsn, Last: r.lsn, Cause: err}
 		if sum := s.summary.Load(); sum != nil {
 			d.Last = sum.LastLSN
+			s.found.CompareAndSwap(nil, d)
 		}
 		return d
 	}

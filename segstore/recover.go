@@ -66,6 +66,8 @@ type recovery struct {
 	files   map[manifest.Name]int64
 	indexes map[manifest.Name]bool
 	unknown []string
+	// sealed are the files that records name; set before tidying.
+	sealed map[manifest.Name]*manifest.Summary
 	// mark is the journal's newest mark; the scan may raise it.
 	mark chunk.LSN
 }
@@ -313,6 +315,11 @@ func readFull(f io.ReaderAt, b []byte, at int64) error {
 // go oldest first and files above a cut newest first, so that what is left is
 // one run even if MANIFEST is lost in between.
 func (r *recovery) tidy() error {
+	r.sealed = make(map[manifest.Name]*manifest.Summary, len(r.l.state.Segments))
+	for i := range r.l.state.Segments {
+		s := &r.l.state.Segments[i]
+		r.sealed[s.Name()] = s
+	}
 	var below, above []manifest.Name
 	for name := range r.files {
 		switch r.judge(name) {
@@ -376,7 +383,7 @@ func (r *recovery) judge(name manifest.Name) verdict {
 	state := &r.l.state
 	end, _, _, _ := state.End()
 	switch {
-	case r.sealed(name) != nil:
+	case r.sealed[name] != nil:
 		return named
 	case slices.Contains(state.Obsolete, name), name.FirstLSN < state.Start.LSN:
 		return superfluous
@@ -390,16 +397,6 @@ func (r *recovery) judge(name manifest.Name) verdict {
 		return superfluous
 	}
 	return unexplained
-}
-
-// sealed returns the summary of a file that a record names.
-func (r *recovery) sealed(name manifest.Name) *manifest.Summary {
-	for i := range r.l.state.Segments {
-		if s := &r.l.state.Segments[i]; s.Name() == name {
-			return s
-		}
-	}
-	return nil
 }
 
 // covered tells whether a named file that is there as a whole holds the LSNs of

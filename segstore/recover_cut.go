@@ -7,7 +7,6 @@ import (
 
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/manifest"
-	"github.com/millrace/millrace/segstore/vfs"
 )
 
 // finishCut carries out a cut that MANIFEST says was begun (C3). The files that
@@ -45,7 +44,8 @@ func (r *recovery) finishCut() error {
 // false if a bad chunk comes before.
 func (r *recovery) cutFile(name manifest.Name, n chunk.LSN) (found bool, err error) {
 	l := r.l
-	if err := r.dropCaches(name); err != nil {
+	from, err := r.dropCaches(name, n)
+	if err != nil {
 		return false, err
 	}
 	f, err := l.openFile(name, true)
@@ -53,7 +53,7 @@ func (r *recovery) cutFile(name manifest.Name, n chunk.LSN) (found bool, err err
 		return false, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	position, err := endOf(f, l.inc, n, r.files[name])
+	position, err := endOf(f, l.inc, n, from, r.files[name])
 	if err != nil {
 		if errors.Is(err, errRead) {
 			return false, err
@@ -67,33 +67,42 @@ func (r *recovery) cutFile(name manifest.Name, n chunk.LSN) (found bool, err err
 	return true, l.sync(f)
 }
 
-// dropCaches removes index and checkpoint of a file that changes.
-func (r *recovery) dropCaches(name manifest.Name) error {
-	files := []string{checkpointName}
+// dropCaches removes the index of a file that is cut behind n, and the
+// checkpoint if it reaches beyond. A checkpoint that stays says from where the
+// chunk n must be looked for.
+func (r *recovery) dropCaches(name manifest.Name, n chunk.LSN) (from int64, err error) {
+	var stale []string
 	if r.indexes[name] {
-		files = append(files, indexFile(name))
+		stale = append(stale, indexFile(name))
 		delete(r.indexes, name)
 	}
-	for _, file := range files {
-		exists, err := vfs.Exists(r.l.store.fs, r.path(file))
-		if err == nil && exists {
-			err = r.remove(file)
-		}
-		if err != nil {
-			return err
+	b, exists, err := readIfThere(r.l.store.fs, r.path(checkpointName))
+	if err != nil {
+		return 0, err
+	}
+	c, bad := decodeCheckpoint(r.l.inc, b)
+	switch {
+	case bad == nil && c.summary.Name() == name && c.summary.LastLSN <= n && c.lastAt <= r.files[name]:
+		from = c.lastAt
+	case exists:
+		stale = append(stale, checkpointName)
+	}
+	for _, file := range stale {
+		if err := r.remove(file); err != nil {
+			return 0, err
 		}
 	}
-	return nil
+	return from, nil
 }
 
 // endOf returns the position behind the last chunk that is not above n, in the
-// file's first limit bytes. A footer or the end of the file ends the chunks; any
-// other bad chunk is an error.
-func endOf(f io.ReaderAt, inc chunk.Incarnation, n chunk.LSN, limit int64) (int64, error) {
+// file's first limit bytes, from a chunk on that is none above either. A footer
+// or the end of the file ends the chunks; a bad chunk before n is an error.
+func endOf(f io.ReaderAt, inc chunk.Incarnation, n chunk.LSN, from, limit int64) (int64, error) {
 	if s, err := readFooter(f, inc, limit); err == nil {
 		limit = s.Size
 	}
-	w := newWalker(f, inc, 0, limit, false)
+	w := newWalker(f, inc, min(from, limit), limit, false)
 	for {
 		h, _, _, at, err := w.next()
 		switch {
@@ -103,6 +112,8 @@ func endOf(f io.ReaderAt, inc chunk.Incarnation, n chunk.LSN, limit int64) (int6
 			return at, fmt.Errorf("look for chunk %d: %w", n, err)
 		case h.LSN > n:
 			return at, nil
+		case h.LSN == n:
+			return w.position, nil
 		}
 	}
 }

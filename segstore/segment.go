@@ -27,7 +27,10 @@ type segment struct {
 	// pins counts the uses of the open file.
 	pins atomic.Int32
 	// damage is set for a sealed segment that can't be read as a whole.
-	damage  atomic.Pointer[DamageError]
+	damage atomic.Pointer[DamageError]
+	// found is the first damage that a reader met in a sealed segment whose
+	// other chunks go on being read.
+	found   atomic.Pointer[DamageError]
 	checked checkedSet
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path"
 	"strings"
 	"sync"
@@ -152,21 +153,60 @@ func (s *Store) listStreams() error {
 // quarantine moves something unknown or not to be believed out of the way. It
 // keeps it: an operator decides.
 func (s *Store) quarantine(name string) error {
+	to, err := s.quarantineName(name)
+	if err == nil {
+		err = s.fs.Rename(name, to)
+	}
+	if err != nil {
+		return fmt.Errorf("quarantine %s: %w", name, err)
+	}
+	return errors.Join(s.fs.SyncDir(path.Join(s.dir, quarantineDir)), s.fs.SyncDir(path.Dir(name)))
+}
+
+// quarantineName returns a free name for something in quarantine.
+func (s *Store) quarantineName(name string) (string, error) {
 	flat := strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(name, s.dir), "/"), "/", "~")
 	for i := 0; ; i++ {
 		to := path.Join(s.dir, quarantineDir, fmt.Sprintf("%s.%d", flat, i))
-		exists, err := vfs.Exists(s.fs, to)
-		if err != nil {
-			return err
+		if exists, err := vfs.Exists(s.fs, to); err != nil || !exists {
+			return to, err
 		}
-		if exists {
-			continue
-		}
-		if err := s.fs.Rename(name, to); err != nil {
-			return fmt.Errorf("quarantine %s: %w", name, err)
-		}
-		return errors.Join(s.fs.SyncDir(path.Join(s.dir, quarantineDir)), s.fs.SyncDir(path.Dir(name)))
 	}
+}
+
+// keepCopy copies a file to quarantine, durably.
+func (s *Store) keepCopy(name string) error {
+	to, err := s.quarantineName(name)
+	if err != nil {
+		return err
+	}
+	from, err := s.fs.OpenFile(name, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }()
+	size, err := from.Size()
+	if err != nil {
+		return err
+	}
+	f, err := s.fs.OpenFile(to, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	buffer := make([]byte, 1<<20)
+	for at := int64(0); at < size && err == nil; {
+		n, readErr := from.ReadAt(buffer[:min(int64(len(buffer)), size-at)], at)
+		if n == 0 {
+			err = readErr // an unreadable stretch: the copy would not be one
+			break
+		}
+		_, err = f.WriteAt(buffer[:n], at)
+		at += int64(n)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close(), s.fs.SyncDir(path.Join(s.dir, quarantineDir)))
 }
 
 // Journal returns the node journal.

@@ -55,6 +55,29 @@ func (l *Log) Reset(start manifest.Start) (Recovery, error) {
 	return l.reload(fmt.Sprintf("reset to %d", start.LSN))
 }
 
+// DropDamaged gives up the damaged end of the log: the file that holds it is
+// copied to quarantine, then the log is cut behind its last good chunk, and mark
+// and known commit are lowered to that. It is for a replica that is set aside
+// and about to be filled again by a leader, or for an operator who has nobody
+// else; the journal goes on calling the replica damaged. Mutator.
+func (l *Log) DropDamaged() (Recovery, error) {
+	var d *DamageError
+	if err := l.Err(); !errors.As(err, &d) {
+		return Recovery{Tail: l.Durable()}, err
+	}
+	n := l.Tail().LSN
+	if d.File != l.dir { // else no file holds what is missing
+		if err := l.store.keepCopy(d.File); err != nil {
+			return Recovery{}, l.wrap("keep a copy of the damaged file", err)
+		}
+	}
+	l.commit.Store(uint64(min(l.Commit(), n)))
+	if err := l.records.append(&manifest.Record{Kind: manifest.KindCut, LSN: n}); err != nil {
+		return Recovery{}, l.condemn(l.wrap("note the cut", err), err)
+	}
+	return l.reload("drop the damaged end")
+}
+
 // mayRewrite lets a damaged log through: cutting and resetting is how one comes
 // back.
 func (l *Log) mayRewrite() error {

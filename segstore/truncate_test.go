@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/manifest"
 	"github.com/millrace/millrace/segstore/plan"
+	"github.com/millrace/millrace/segstore/vfs"
 	"github.com/millrace/millrace/tracking"
 )
 
@@ -276,4 +277,61 @@ func TestShouldRoll(t *testing.T) {
 	f.restart()
 	f.log.config.MaxAge = 400_000_000
 	should(plan.RollAge)
+}
+
+// A damaged end is given up only when asked: a copy is kept, the log goes on
+// behind its last good chunk, and the replica stays set aside.
+func TestDropDamaged(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(f *fixture)
+		copies int
+		next   chunk.Offset
+	}{
+		"a bad chunk":       {func(f *fixture) { f.edit(segmentOf(13), func(b []byte) []byte { b[len(b)-150] ^= 1; return b }) }, 1, 20},
+		"a bad first chunk": {func(f *fixture) { f.edit(segmentOf(13), func(b []byte) []byte { b[70] ^= 1; return b }) }, 1, 18},
+		"cut":               {func(f *fixture) { f.edit(segmentOf(13), func(b []byte) []byte { return b[:len(b)-1] }) }, 1, 20},
+		"the file is gone":  {func(f *fixture) { f.must(f.fs.Remove(f.log.file(segmentOf(13)))) }, 0, 18},
+		"everything is gone": {func(f *fixture) {
+			f.must(f.fs.(*vfs.Mem).Edit(f.log.file(segmentOf(13)), func([]byte) []byte { return nil }))
+		}, 1, 18},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := rolledFixture(t)
+			f.stopped(func() {
+				c.change(f)
+				f.must(f.fs.Remove(f.log.file(checkpointName))) // it would vouch for what it covers
+			})
+			if !errors.Is(f.log.Err(), ErrDamaged) {
+				t.Fatalf("log says %v", f.log.Err())
+			}
+			before := len(f.quarantined())
+			_, err := f.log.DropDamaged()
+			must(t, err)
+			if n := len(f.quarantined()) - before; n != c.copies {
+				t.Errorf("%d copies in quarantine", n)
+			}
+			f.wantAll(0, c.next)
+			f.elect()
+			f.publish(1, 20)
+			f.sync()
+			f.restart()
+			f.wantAll(0, c.next+2)
+			if f.log.Err() != nil || f.found.Aside != AsideDamaged {
+				t.Errorf("%v, aside: %s", f.log.Err(), f.found.Aside)
+			}
+			if _, err := f.log.DropDamaged(); err != nil {
+				t.Errorf("with nothing damaged: %v", err)
+			}
+		})
+	}
+}
+
+func (f *fixture) quarantined() (names []string) {
+	f.t.Helper()
+	found, err := f.fs.List(f.dir + "/" + quarantineDir)
+	f.must(err)
+	for _, e := range found {
+		names = append(names, e.Name)
+	}
+	return names
 }

@@ -140,7 +140,7 @@ func (s *State) setStart(start Start) error {
 		return fmt.Errorf("%w: log start %d inside of segment %s", ErrContradiction, start.LSN, s.Segments[keep].Name())
 	}
 	reset := keep == len(s.Segments) // nothing sealed is left
-	s.Segments = slices.Clone(s.Segments[keep:])
+	s.Segments = s.Segments[keep:]
 	s.Start = start
 	lines := make([]EpochLine, 0, len(s.Lines)+1)
 	if start.Line.Epoch > 0 {
