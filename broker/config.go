@@ -12,9 +12,9 @@ import (
 // value of each field means its default. The name in brackets is the field's
 // name in the configuration file, and the one that errors mention.
 type Config struct {
-	// AdvertisedHost and AdvertisedPort [stream.advertised_host,
-	// stream.advertised_port] are what clients are told to connect to, in Open
-	// and in Metadata alike. Default: localhost and the listener's port.
+	// AdvertisedHost and AdvertisedPort [advertised.host, advertised.port] are
+	// what clients are told to connect to, in Open and in Metadata alike.
+	// Default: localhost and the listener's port.
 	AdvertisedHost string
 	AdvertisedPort int
 	// NodeName and ClusterName are shown to clients and operators.
@@ -123,6 +123,10 @@ const (
 	creditMax              = 65535
 )
 
+// Defaults is the configuration with every default filled in, for whoever shows
+// them to people.
+func Defaults() Config { return Config{}.withDefaults() }
+
 // withDefaults returns the configuration with every zero field filled in.
 func (config Config) withDefaults() Config {
 	fill(&config.AdvertisedHost, "localhost")
@@ -183,7 +187,7 @@ func (config Config) Validate() error {
 			problems = append(problems, fmt.Errorf("%s is %d: use %d to %d", name, value, least, most))
 		}
 	}
-	within("stream.advertised_port", int64(config.AdvertisedPort), 0, 65535)
+	within("advertised.port", int64(config.AdvertisedPort), 0, 65535)
 	within("stream.frame_max", int64(config.FrameMax), 1024, wire.FrameMaxCeiling)
 	within("stream.initial_frame_max", int64(config.InitialFrameMax), 1024, initialFrameMaxCeiling)
 	within("stream.connections", int64(config.Connections), 1, 1<<20)
@@ -216,7 +220,7 @@ func (config Config) Validate() error {
 		}
 	}
 	if len(config.AdvertisedHost) > 255 {
-		problems = append(problems, errors.New("stream.advertised_host is longer than 255 bytes: use a host name or an address"))
+		problems = append(problems, errors.New("advertised.host is longer than 255 bytes: use a host name or an address"))
 	}
 	return errors.Join(problems...)
 }
