@@ -54,18 +54,18 @@ func Extend(path string, with []byte) error {
 
 // Flip inverts one bit of a file (FLIP); bit counts from the file's start.
 func Flip(path string, bit int64) error {
-	var problem error
-	err := edit(path, func(text []byte) {
-		if bit/8 >= int64(len(text)) {
-			problem = fmt.Errorf("flip bit %d of %s: it has %d bytes", bit, path, len(text))
-			return
-		}
-		text[bit/8] ^= 1 << (bit % 8)
-	})
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
-	return problem
+	defer f.Close()
+	var one [1]byte
+	if _, err := f.ReadAt(one[:], bit/8); err != nil {
+		return fmt.Errorf("flip bit %d of %s: %w", bit, path, err)
+	}
+	one[0] ^= 1 << (bit % 8)
+	_, err = f.WriteAt(one[:], bit/8)
+	return err
 }
 
 func edit(path string, change func([]byte)) error {

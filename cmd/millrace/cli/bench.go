@@ -1,0 +1,275 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime/pprof"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/cmd/millrace/bench"
+	"github.com/millrace/millrace/wire"
+)
+
+func benchCommand(t *terminal) *cobra.Command {
+	return group("bench", "measure a broker of the stream protocol, ours or another",
+		examples(
+			"millrace bench produce", "as fast as it goes, frames of 100, at most 10,000 unconfirmed",
+			"millrace bench consume --messages 5000000", "fill a stream, then read it",
+			"millrace bench e2e --rate 1000 --time 30s", "from due to consumed, at a fixed rate",
+			"millrace bench produce --stream other:5552 -o json", "another broker, for scripts",
+			"millrace bench disk --dir .", "what this disk can do at all"),
+		benchLoad(t, "produce", "publish and wait for confirms", bench.Load{Producers: 1, Frame: 100}),
+		benchLoad(t, "consume", "read a filled stream from the first message on", bench.Load{Consumers: 1, Frame: 100, Messages: 5_000_000}),
+		benchLoad(t, "e2e", "publish at a fixed rate and measure until a consumer has it", bench.Load{Producers: 1, Consumers: 1, Rate: 1000, Frame: 1}),
+		benchDisk(t))
+}
+
+// benchOptions are what the three loads share.
+type benchOptions struct {
+	access     streamAccess
+	kind       string
+	load       bench.Load
+	format     string
+	name       string
+	keep       bool
+	serverPID  int
+	cpuProfile string
+}
+
+func benchLoad(t *terminal, kind, short string, defaults bench.Load) *cobra.Command {
+	o := benchOptions{kind: kind}
+	cmd := &cobra.Command{
+		Use: kind + " [NAME]", Short: short, Args: arguments(0, 1),
+		Long: "Streams called NAME (bench-… by default), NAME-2 and so on are made for the run and\ndeleted behind it, unless --keep is given or they were there before.",
+		Example: examples(
+			"millrace bench "+kind, "",
+			"millrace bench "+kind+" --size 1024 -o json", "for scripts",
+			"millrace bench "+kind+" --server-pid $(pgrep -x millrace)", "with the broker's CPU and memory"),
+	}
+	o.access.addFlags(cmd.Flags(), t)
+	addFormat(cmd, &o.format)
+	f := cmd.Flags()
+	f.IntVar(&o.load.Streams, "streams", 1, "streams that are used")
+	f.IntVar(&o.load.Size, "size", 100, "bytes of a message")
+	f.IntVar(&o.load.Frame, "frame", defaults.Frame, "messages in a publish frame")
+	f.IntVar(&o.load.Window, "window", 10_000, "messages of a producer that may be unconfirmed")
+	f.Uint64Var(&o.load.Messages, "messages", defaults.Messages, "messages in all; 0 = until --time is over")
+	f.DurationVar(&o.load.Time, "time", 10*time.Second, "how long, where --messages is 0")
+	if kind != "consume" {
+		f.IntVar(&o.load.Producers, "producers", defaults.Producers, "producers, each with a connection of its own")
+		f.IntVar(&o.load.Rate, "rate", defaults.Rate, "messages a second in all; 0 = as fast as possible")
+	}
+	if kind != "produce" {
+		f.IntVar(&o.load.Consumers, "consumers", defaults.Consumers, "consumers, each with a connection of its own")
+	}
+	f.BoolVar(&o.keep, "keep", false, "do not delete the streams")
+	f.IntVar(&o.serverPID, "server-pid", 0, "process id of the broker on this machine, to measure its CPU and memory")
+	f.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile of the benchmark itself to this file")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o.name = fmt.Sprintf("bench-%08x", rand.Uint32())
+		if len(args) == 1 {
+			o.name = args[0]
+		}
+		if err := o.check(); err != nil {
+			return err
+		}
+		return o.run(cmd.Context(), t)
+	}
+	return cmd
+}
+
+func (o *benchOptions) check() error {
+	l := o.load
+	switch {
+	case l.Streams < 1 || l.Frame < 1 || l.Window < l.Frame || l.Size < 8:
+		return usage("--streams and --frame are at least 1, --window at least a frame, --size at least 8")
+	case o.kind != "consume" && (l.Producers < l.Streams || l.Producers%l.Streams != 0):
+		return usage("--producers must be a multiple of --streams (%d and %d)", l.Producers, l.Streams)
+	case o.kind != "produce" && l.Consumers < l.Streams:
+		return usage("--consumers must be at least --streams (%d and %d)", l.Consumers, l.Streams)
+	case o.kind == "consume" && l.Messages == 0:
+		return usage("--messages says how much to read")
+	case o.kind == "e2e" && l.Rate <= 0:
+		return usage("--rate must be above 0: the delay at full speed is that of a queue")
+	case l.Messages == 0 && l.Time <= 0:
+		return usage("--messages or --time must be above 0")
+	}
+	return nil
+}
+
+func (o *benchOptions) run(ctx context.Context, t *terminal) error {
+	cfg, err := o.access.config("millrace bench")
+	if err != nil {
+		return err
+	}
+	runner := &bench.Runner{Config: cfg}
+	made, err := o.makeStreams(ctx, cfg, runner)
+	if err != nil {
+		return streamProblem(err, o.access.addr, o.name)
+	}
+	if !o.keep {
+		defer o.deleteStreams(cfg, made)
+	}
+	if o.kind == "consume" {
+		if err := o.fill(ctx, t, runner, made); err != nil {
+			return streamProblem(err, o.access.addr, o.name)
+		}
+	}
+	result, err := o.measure(ctx, t, runner)
+	if err != nil {
+		return streamProblem(err, o.access.addr, o.name)
+	}
+	if err := printBench(t, o.format, result); err != nil {
+		return err
+	}
+	if result.Refused > 0 || result.OutOfOrder > 0 {
+		return fail(exitDegraded, "%d messages were refused, %d chunks came out of order", result.Refused, result.OutOfOrder)
+	}
+	return nil
+}
+
+// measure runs the load itself, with profile and progress.
+func (o *benchOptions) measure(ctx context.Context, t *terminal, runner *bench.Runner) (result bench.Result, err error) {
+	if runner.Server, err = bench.Watch(o.serverPID); err != nil {
+		return result, err
+	}
+	if o.cpuProfile != "" {
+		file, err := os.Create(o.cpuProfile)
+		if err != nil {
+			return result, err
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return result, err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	begin := time.Now()
+	p := showProgress(t, func() string {
+		return fmt.Sprintf("%3.0f s  %s sent  %s confirmed  %s consumed", time.Since(begin).Seconds(),
+			count(runner.Sent.Load()), count(runner.Confirmed.Load()), count(runner.Consumed.Load()))
+	})
+	defer p.end()
+	switch o.kind {
+	case "produce":
+		return runner.Produce(ctx, o.load)
+	case "consume":
+		return runner.Consume(ctx, o.load)
+	}
+	return runner.EndToEnd(ctx, o.load)
+}
+
+// makeStreams creates the streams that are not there and returns their names.
+func (o *benchOptions) makeStreams(ctx context.Context, cfg client.Config, runner *bench.Runner) (made []string, err error) {
+	conn, err := client.Dial(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	for i := range o.load.Streams {
+		name := o.name
+		if i > 0 {
+			name = fmt.Sprintf("%s-%d", o.name, i+1)
+		}
+		runner.Streams = append(runner.Streams, name)
+		switch err := conn.Create(ctx, name, nil); client.Code(err) {
+		case wire.CodeOK:
+			made = append(made, name)
+		case wire.CodeStreamAlreadyExists, wire.CodePreconditionFailed: // with the same or other arguments
+		default:
+			return made, err
+		}
+	}
+	return made, nil
+}
+
+// deleteStreams takes the benchmark's own streams away, also after an
+// interrupt.
+func (o *benchOptions) deleteStreams(cfg client.Config, made []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), cfg.Timeout)
+	defer cancel()
+	conn, err := client.Dial(ctx, cfg)
+	if err != nil {
+		fmt.Fprintf(o.access.t.err, "the streams of the benchmark are left behind: %v\n", err)
+		return
+	}
+	defer conn.Close()
+	for _, name := range made {
+		if err := conn.Delete(ctx, name); err != nil {
+			fmt.Fprintf(o.access.t.err, "stream %s is left behind: %v\n", name, err)
+		}
+	}
+}
+
+// fill publishes what a consume run reads into the streams that it made.
+func (o *benchOptions) fill(ctx context.Context, t *terminal, runner *bench.Runner, made []string) error {
+	if len(made) == 0 {
+		return nil // the streams were there, with what is to be read
+	}
+	filler := &bench.Runner{Config: runner.Config, Streams: made}
+	load := o.load
+	load.Producers, load.Messages = len(made), o.load.Messages*uint64(len(made))
+	p := showProgress(t, func() string { return fmt.Sprintf("filling: %s messages", count(filler.Confirmed.Load())) })
+	defer p.end()
+	result, err := filler.Produce(ctx, load)
+	if err == nil && result.Refused > 0 {
+		err = errors.New("messages were refused while the stream was filled")
+	}
+	return err
+}
+
+// printBench shows a result as a table of one row, or as JSON.
+func printBench(t *terminal, format string, r bench.Result) error {
+	if format == "json" || format == "ndjson" {
+		return printOne(t.out, format, r, nil)
+	}
+	out := listing{columns: []column{left("KIND"), right("SIZE"), right("MESSAGES"), right("SECONDS"), right("MSG/S"), right("MB/S"),
+		right("CONFIRM P50"), right("P99"), right("MAX"), right("E2E P50"), right("P99"), right("MAX"), right("CPU µS/MSG"), right("PEAK RSS")}}
+	ms := func(v float64) string {
+		if v == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.2f ms", v)
+	}
+	cpu, rss := "-", "-"
+	if r.ServerRSS > 0 {
+		cpu, rss = fmt.Sprintf("%.2f", r.ServerCPU), size(r.ServerRSS)
+	}
+	out.add(r, r.Kind, count(uint64(r.Load.Size)), count(r.Messages), fmt.Sprintf("%.2f", r.Seconds), count(uint64(r.PerSecond)),
+		fmt.Sprintf("%.1f", r.MBPerSec), ms(r.Confirm.P50), ms(r.Confirm.P99), ms(r.Confirm.Max),
+		ms(r.EndToEnd.P50), ms(r.EndToEnd.P99), ms(r.EndToEnd.Max), cpu, rss)
+	return out.print(t.out, format)
+}
+
+func benchDisk(t *terminal) *cobra.Command {
+	var dir, format string
+	var blocks []int
+	var span time.Duration
+	cmd := &cobra.Command{
+		Use: "disk", Short: "append and sync, as a log does: what this disk can do at all", Args: arguments(0, 0),
+		Example: examples("millrace bench disk --dir ./millrace-data", "4 KiB to 1 MiB", "millrace bench disk --size 4096 --time 5s -o json", ""),
+	}
+	cmd.Flags().StringVar(&dir, "dir", ".", "folder on the disk to measure")
+	cmd.Flags().IntSliceVar(&blocks, "size", []int{4 << 10, 64 << 10, 256 << 10, 1 << 20}, "bytes of each append")
+	cmd.Flags().DurationVar(&span, "time", time.Second, "how long for each size")
+	addFormat(cmd, &format)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		out := listing{columns: []column{right("SIZE"), right("APPENDS/S"), right("MB/S"), right("P50"), right("P99"), right("MAX")}}
+		for _, block := range blocks {
+			r, err := bench.Disk(dir, block, span)
+			if err != nil {
+				return err
+			}
+			out.add(r, count(uint64(block)), count(uint64(r.PerSecond)), fmt.Sprintf("%.1f", r.MBPerSec),
+				fmt.Sprintf("%.2f ms", r.Latency.P50), fmt.Sprintf("%.2f ms", r.Latency.P99), fmt.Sprintf("%.2f ms", r.Latency.Max))
+		}
+		return out.print(t.out, format)
+	}
+	return cmd
+}

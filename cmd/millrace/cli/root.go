@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// terminal is what a command reads from and writes to.
+type terminal struct {
+	in       io.Reader
+	out, err io.Writer
+	// The streams are a person's: progress is shown, questions may be asked.
+	inTTY, errTTY bool
+	getenv        func(string) string
+}
+
+func processTerminal() *terminal {
+	return &terminal{
+		in: os.Stdin, out: os.Stdout, err: os.Stderr,
+		inTTY:  term.IsTerminal(int(os.Stdin.Fd())),
+		errTTY: term.IsTerminal(int(os.Stderr.Fd())),
+		getenv: os.Getenv,
+	}
+}
+
+// Main runs the command that args ask for and returns the exit code. An
+// interrupt or a termination signal cancels the command's context once; a
+// second one ends the process.
+func Main(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	go func() {
+		<-ctx.Done()
+		stop()
+	}()
+	t := processTerminal()
+	root := newRoot(t)
+	root.SetArgs(args)
+	return report(t.err, root.ExecuteContext(ctx))
+}
+
+// helpTemplate puts the examples first: most who ask for help want a line to
+// copy.
+const helpTemplate = `{{with .Example}}{{.}}
+
+{{end}}{{with (or .Long .Short)}}{{.}}
+
+{{end}}usage: {{if .Runnable}}{{.UseLine}}{{else}}{{.CommandPath}} COMMAND{{end}}
+{{if .HasAvailableSubCommands}}{{range .Commands}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}
+{{end}}{{if .HasAvailableLocalFlags}}
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
+{{end}}`
+
+func newRoot(t *terminal) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "millrace",
+		Short: "Millrace is a replicated stream broker: server, command line and benchmark in one.",
+		Long: `Millrace is a replicated stream broker: server, command line and benchmark in one.
+
+Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 exists already or
+conflicts, 5 not allowed, 6 unreachable or too slow, 7 refused because it would
+lose data, 8 degraded.`,
+		Example: examples(
+			"millrace dev", "one node on this machine, data in ./millrace-data",
+			"millrace stream create orders", "make a stream",
+			"seq 1000 | millrace publish orders", "a message for each line",
+			"millrace consume orders --offset first", "read it again"),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetOut(t.out)
+	root.SetErr(t.err)
+	root.SetIn(t.in)
+	root.SetHelpTemplate(helpTemplate)
+	root.SetUsageTemplate(helpTemplate)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage("%s", err).suggest(cmd.CommandPath() + " --help")
+	})
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(
+		devCommand(t), serverCommand(t),
+		streamCommand(t), publishCommand(t), consumeCommand(t), segmentCommand(t),
+		benchCommand(t), versionCommand(t),
+	)
+	root.Args, root.RunE = noSubcommand, help
+	return root
+}
+
+// group is a command that only has subcommands.
+func group(use, short, example string, subcommands ...*cobra.Command) *cobra.Command {
+	g := &cobra.Command{Use: use, Short: short, Example: example, Args: noSubcommand, RunE: help}
+	g.AddCommand(subcommands...)
+	return g
+}
+
+func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// noSubcommand names a word that is no command of the group.
+func noSubcommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	p := usage("%q is no command of %s", args[0], cmd.CommandPath())
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return p.suggest(cmd.CommandPath() + " " + near[0])
+	}
+	return p.suggest(cmd.CommandPath() + " --help")
+}
+
+// arguments checks that as many arguments were given as the use line names.
+func arguments(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) >= least && len(args) <= most {
+			return nil
+		}
+		given := "no argument"
+		if len(args) > 0 {
+			given = strings.Join(args, " ")
+		}
+		return usage("%s takes other arguments than %s", cmd.CommandPath(), given).
+			suggest(cmd.UseLine(), cmd.CommandPath()+" --help")
+	}
+}
+
+// examples lays pairs of a line and its meaning out in two columns.
+func examples(pairs ...string) string {
+	width := 0
+	for i := 0; i < len(pairs); i += 2 {
+		width = max(width, len(pairs[i]))
+	}
+	var lines []string
+	for i := 0; i < len(pairs); i += 2 {
+		lines = append(lines, "  "+pairs[i]+strings.Repeat(" ", width-len(pairs[i]))+"   "+pairs[i+1])
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,280 @@
+package cli
+
+import (
+	"context"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/admin"
+	"github.com/millrace/millrace/cmd/millrace/inspect"
+	"github.com/millrace/millrace/cmd/millrace/node"
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+func segmentCommand(t *terminal) *cobra.Command {
+	return group("segment", "look into a stream's files, of a running node or of a stopped one",
+		examples(
+			"millrace segment list orders", "ask the running node",
+			"millrace segment verify orders", "read every byte and check it",
+			"millrace segment verify --all --data-dir ./millrace-data", "the files of a stopped node",
+			"millrace segment dump ./millrace-data/streams/…/00000000000000000001.0.seg", "the chunks of one file"),
+		segmentList(t), segmentDump(t), segmentVerify(t))
+}
+
+// source is where a segment command finds files: the API of a running node, or
+// the folders of a stopped one.
+type source struct {
+	query
+	dataDir     string
+	incarnation string
+}
+
+func (s *source) addFlags(cmd *cobra.Command, t *terminal) {
+	s.query.addFlags(cmd, t)
+	cmd.Flags().StringVar(&s.dataDir, "data-dir", "", "read the files of a stopped node in this folder instead of asking a running one")
+	cmd.Flags().StringVar(&s.incarnation, "incarnation", "", "16 hex digits; for files that were moved out of their stream's folder")
+}
+
+// folders are those of the named stream, or of all streams.
+func (s *source) folders(name string) ([]inspect.Folder, error) {
+	if name == "" {
+		return inspect.Streams(s.dataDir)
+	}
+	found, err := inspect.Find(s.dataDir, node.LogName(s.vhost, name))
+	if err == nil && len(found) == 0 {
+		return nil, fail(exitNotFound, "%s has no files of stream %q in virtual host %q", s.dataDir, name, s.vhost).
+			suggest("millrace segment verify --all --data-dir " + s.dataDir)
+	}
+	return found, err
+}
+
+// parent is the folder of a file that was named by its path.
+func (s *source) parent(file string) (inspect.Folder, error) {
+	inc, err := s.parseIncarnation()
+	if err != nil {
+		return inspect.Folder{}, err
+	}
+	folder, err := inspect.Open(filepath.Dir(file), inc)
+	if err != nil {
+		return folder, usage("%w", err).suggest("--incarnation 0123456789abcdef   the second half of the stream folder's name")
+	}
+	return folder, nil
+}
+
+func (s *source) parseIncarnation() (chunk.Incarnation, error) {
+	if s.incarnation == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(s.incarnation, 16, 64)
+	if err != nil {
+		return 0, usage("--incarnation %s is no hexadecimal number", s.incarnation)
+	}
+	return chunk.Incarnation(n), nil
+}
+
+func segmentList(t *terminal) *cobra.Command {
+	var s source
+	cmd := &cobra.Command{
+		Use: "list STREAM", Short: "list the files of a stream", Args: arguments(1, 1),
+		Example: examples("millrace segment list orders", "", "millrace segment list orders --data-dir ./millrace-data", "of a stopped node"),
+	}
+	s.addFlags(cmd, t)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		list, err := s.segments(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		out := listing{columns: []column{left("SEGMENT"), right("FIRST"), right("NEXT"), right("CHUNKS"), right("USER"),
+			right("TRAILERS"), right("DELTAS"), right("SNAPSHOTS"), right("DISK"), left("NEWEST"), left("STATE")}}
+		for _, g := range list {
+			out.add(g, g.File, count(g.FirstOffset), count(g.NextOffset), count(g.Chunks), size(g.Bytes.User),
+				size(g.Bytes.Trailer), size(g.Bytes.Delta), size(g.Bytes.Snapshot), size(g.Bytes.Disk), moment(g.LastTimestamp), g.State)
+		}
+		return out.print(t.out, s.format)
+	}
+	return cmd
+}
+
+func (s *source) segments(ctx context.Context, stream string) ([]admin.Segment, error) {
+	var list []admin.Segment
+	if s.dataDir == "" {
+		err := s.call(ctx, "GET", streamPath(s.vhost, stream)+"/segments", nil, &list)
+		return list, err
+	}
+	folders, err := s.folders(stream)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range folders {
+		of, err := f.Segments()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, of...)
+	}
+	return list, nil
+}
+
+func segmentDump(t *terminal) *cobra.Command {
+	var s source
+	cmd := &cobra.Command{
+		Use: "dump FILE | STREAM SEGMENT", Short: "list the chunks of one file", Args: arguments(1, 2),
+		Example: examples(
+			"millrace segment dump orders 00000000000000000001.0.seg", "ask the running node",
+			"millrace segment dump 00000000000000000001.0.seg --incarnation 0123456789abcdef", "a file that lies anywhere"),
+	}
+	s.addFlags(cmd, t)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		list, err := s.chunks(cmd.Context(), args)
+		if err != nil {
+			return err
+		}
+		out := listing{columns: []column{right("POSITION"), right("LSN"), right("EPOCH"), left("TYPE"), right("FIRST"),
+			right("ENTRIES"), right("RECORDS"), right("DATA"), right("TRAILER"), right("FILTER"), left("TIME"), left("FLAGS")}}
+		for _, c := range list {
+			out.add(c, strconv.FormatInt(c.Position, 10), count(c.LSN), count(c.Epoch), c.Type, count(c.FirstOffset),
+				strconv.Itoa(c.Entries), strconv.FormatUint(uint64(c.Records), 10), strconv.Itoa(c.DataBytes),
+				strconv.Itoa(c.TrailerBytes), strconv.Itoa(c.FilterBytes), moment(c.Timestamp), c.Flags)
+		}
+		return out.print(t.out, s.format)
+	}
+	return cmd
+}
+
+func (s *source) chunks(ctx context.Context, args []string) ([]admin.Chunk, error) {
+	if len(args) == 1 {
+		if _, err := os.Stat(args[0]); err != nil {
+			return nil, err
+		}
+		folder, err := s.parent(args[0])
+		if err != nil {
+			return nil, err
+		}
+		return folder.Chunks(filepath.Base(args[0]))
+	}
+	stream, file := args[0], args[1]
+	if !strings.HasSuffix(file, ".seg") {
+		file += ".seg"
+	}
+	if s.dataDir == "" {
+		var list []admin.Chunk
+		err := s.call(ctx, "GET", streamPath(s.vhost, stream)+"/segments/"+url.PathEscape(file)+"/chunks", nil, &list)
+		return list, err
+	}
+	folders, err := s.folders(stream)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range folders {
+		if _, err := os.Stat(filepath.Join(f.Path(), file)); err == nil {
+			return f.Chunks(file)
+		}
+	}
+	return nil, fail(exitNotFound, "stream %q has no segment %s in %s", stream, file, s.dataDir)
+}
+
+func segmentVerify(t *terminal) *cobra.Command {
+	var s source
+	var all bool
+	cmd := &cobra.Command{
+		Use: "verify STREAM | FILE | --all", Short: "read every byte of a stream's files and check it", Args: arguments(0, 1),
+		Long: `Reads every byte of a stream's files and checks it: both CRCs of each chunk, that
+offsets, digests and epochs follow each other, and that footers tell the truth.
+Changes nothing. Exits with 8 if anything is wrong.`,
+		Example: examples(
+			"millrace segment verify orders", "one stream of the running node",
+			"millrace segment verify --all", "all of them",
+			"millrace segment verify --all --data-dir ./millrace-data", "a stopped node's files"),
+	}
+	s.addFlags(cmd, t)
+	cmd.Flags().BoolVar(&all, "all", false, "every stream")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if all == (len(args) == 1) {
+			return usage("name a stream or a file, or say --all").suggest(cmd.UseLine())
+		}
+		list, err := s.verdicts(cmd.Context(), args)
+		if err != nil {
+			return err
+		}
+		return printVerdicts(t, s.format, list)
+	}
+	return cmd
+}
+
+func printVerdicts(t *terminal, format string, list []admin.Verdict) error {
+	out := listing{columns: []column{left("SEGMENT"), right("CHUNKS"), right("RECORDS"), right("BYTES"), left("FOUND")}}
+	bad := 0
+	for _, v := range list {
+		found := "good"
+		if len(v.Problems) > 0 {
+			bad += len(v.Problems)
+			found = "at " + strconv.FormatInt(v.Problems[0].Position, 10) + ": " + v.Problems[0].What
+			if more := len(v.Problems) - 1; more > 0 {
+				found += " (and " + strconv.Itoa(more) + " more)"
+			}
+		}
+		out.add(v, v.File, strconv.Itoa(v.Chunks), count(v.Records), size(uint64(v.Bytes)), found)
+	}
+	if err := out.print(t.out, format); err != nil {
+		return err
+	}
+	if bad > 0 {
+		return fail(exitDegraded, "%d places in %d files are not as they should be", bad, len(list))
+	}
+	return nil
+}
+
+func (s *source) verdicts(ctx context.Context, args []string) ([]admin.Verdict, error) {
+	if len(args) == 1 && strings.HasSuffix(args[0], ".seg") {
+		folder, err := s.parent(args[0])
+		if err != nil {
+			return nil, err
+		}
+		v, err := folder.VerifyFile(filepath.Base(args[0]))
+		return []admin.Verdict{v}, err
+	}
+	name := ""
+	if len(args) == 1 {
+		name = args[0]
+	}
+	if s.dataDir == "" {
+		return s.remoteVerdicts(ctx, name)
+	}
+	folders, err := s.folders(name)
+	if err != nil {
+		return nil, err
+	}
+	var list []admin.Verdict
+	for _, f := range folders {
+		of, err := f.Verify(ctx)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, of...)
+	}
+	return list, nil
+}
+
+// remoteVerdicts asks the node for one stream, or for each that it lists.
+func (s *source) remoteVerdicts(ctx context.Context, name string) ([]admin.Verdict, error) {
+	streams := []admin.Stream{{VHost: s.vhost, Name: name}}
+	if name == "" {
+		if err := s.call(ctx, "GET", "/api/v1/streams", nil, &streams); err != nil {
+			return nil, err
+		}
+	}
+	var list []admin.Verdict
+	for _, stream := range streams {
+		var of []admin.Verdict
+		if err := s.call(ctx, "POST", streamPath(stream.VHost, stream.Name)+"/verify", nil, &of); err != nil {
+			return nil, err
+		}
+		list = append(list, of...)
+	}
+	return list, nil
+}

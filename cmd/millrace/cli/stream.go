@@ -1,0 +1,227 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/url"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/admin"
+)
+
+func streamCommand(t *terminal) *cobra.Command {
+	return group("stream", "create, list, describe and delete streams",
+		examples(
+			"millrace stream create orders --max-bytes 20GB --max-age 7d", "keep at most 20 GB and 7 days",
+			"millrace stream list", "all streams",
+			"millrace stream describe orders", "one stream, with its bytes by kind",
+			"millrace stream delete orders", "asks for the name first"),
+		streamCreate(t), streamList(t), streamDescribe(t), streamDelete(t))
+}
+
+// query is what all commands that look at streams share.
+type query struct {
+	api
+	vhost, format string
+}
+
+func (q *query) addFlags(cmd *cobra.Command, t *terminal) {
+	q.api.addFlags(cmd.Flags(), t)
+	cmd.Flags().StringVar(&q.vhost, "vhost", "/", "virtual host")
+	addFormat(cmd, &q.format)
+}
+
+// addFormat declares -o and checks its value before the command runs.
+func addFormat(cmd *cobra.Command, format *string) {
+	cmd.Flags().StringVarP(format, "output", "o", "table", strings.Join(formats, ", "))
+	cmd.PreRunE = func(*cobra.Command, []string) error { return checkFormat(*format) }
+}
+
+func streamCreate(t *terminal) *cobra.Command {
+	var q query
+	var maxBytes, segmentBytes, maxAge, locator string
+	var replicas, filterBytes int
+	cmd := &cobra.Command{
+		Use: "create NAME", Short: "create a stream", Args: arguments(1, 1),
+		Example: examples(
+			"millrace stream create orders", "no limit",
+			"millrace stream create orders --max-bytes 20GB --max-age 7d", "both limits at work"),
+	}
+	q.addFlags(cmd, t)
+	cmd.Flags().StringVar(&maxBytes, "max-bytes", "", "user bytes to keep, such as 20GB; oldest segments go first")
+	cmd.Flags().StringVar(&maxAge, "max-age", "", "how long to keep messages, such as 7d or 12h")
+	cmd.Flags().StringVar(&segmentBytes, "segment-bytes", "", "user bytes in one file, such as 500MB")
+	cmd.Flags().StringVar(&locator, "leader-locator", "", "client-local or balanced")
+	cmd.Flags().IntVar(&replicas, "replicas", 0, "copies; 0 = the cluster's choice")
+	cmd.Flags().IntVar(&filterBytes, "filter-size", 0, "bytes of a chunk's filter, 16 to 255; 0 = the default")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		arguments := map[string]string{}
+		for flag, key := range map[string]string{"max-bytes": "max-length-bytes", "segment-bytes": "stream-max-segment-size-bytes"} {
+			if text := cmd.Flags().Lookup(flag).Value.String(); text != "" {
+				n, err := humanize.ParseBytes(text)
+				if err != nil {
+					return usage("--%s %s is no size", flag, text).suggest("--" + flag + " 500MB")
+				}
+				arguments[key] = strconv.FormatUint(n, 10)
+			}
+		}
+		if maxAge != "" {
+			// The protocol writes days as D; people write d.
+			arguments["max-age"] = strings.ReplaceAll(maxAge, "d", "D")
+		}
+		if locator != "" {
+			arguments["queue-leader-locator"] = locator
+		}
+		if replicas != 0 {
+			arguments["initial-cluster-size"] = strconv.Itoa(replicas)
+		}
+		if filterBytes != 0 {
+			arguments["stream-filter-size-bytes"] = strconv.Itoa(filterBytes)
+		}
+		var s admin.Stream
+		body := admin.CreateStream{VHost: q.vhost, Name: args[0], Arguments: arguments}
+		if err := q.call(cmd.Context(), "POST", "/api/v1/streams", body, &s); err != nil {
+			return err
+		}
+		return printOne(t.out, q.format, s, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "created %s\n", s.Name)
+			return err
+		})
+	}
+	return cmd
+}
+
+func streamList(t *terminal) *cobra.Command {
+	var q query
+	cmd := &cobra.Command{
+		Use: "list", Short: "list streams", Args: arguments(0, 0),
+		Example: examples("millrace stream list", "all virtual hosts", "millrace stream list -o json | jq '.[].name'", "for scripts"),
+	}
+	q.addFlags(cmd, t)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		path := "/api/v1/streams"
+		if cmd.Flags().Changed("vhost") {
+			path += "?vhost=" + url.QueryEscape(q.vhost)
+		}
+		var list []admin.Stream
+		if err := q.call(cmd.Context(), "GET", path, nil, &list); err != nil {
+			return err
+		}
+		out := listing{columns: []column{left("NAME"), left("VHOST"), right("MESSAGES"), right("FIRST"), right("NEXT"),
+			right("USER"), right("TRACKING"), right("SEGMENTS"), left("LEADER")}}
+		for _, s := range list {
+			out.add(s, s.Name, s.VHost, count(s.Messages), count(s.FirstOffset), count(s.NextOffset),
+				size(s.Bytes.User), size(s.Bytes.Tracking()), strconv.Itoa(s.Segments), or(s.Leader, "none"))
+		}
+		return out.print(t.out, q.format)
+	}
+	return cmd
+}
+
+func streamDescribe(t *terminal) *cobra.Command {
+	var q query
+	cmd := &cobra.Command{
+		Use: "describe NAME", Short: "show one stream", Args: arguments(1, 1),
+		Example: examples("millrace stream describe orders", "", "millrace stream describe orders -o json", "for scripts"),
+	}
+	q.addFlags(cmd, t)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var s admin.Stream
+		if err := q.call(cmd.Context(), "GET", streamPath(q.vhost, args[0]), nil, &s); err != nil {
+			return err
+		}
+		return printOne(t.out, q.format, s, func(w io.Writer) error { return describe(w, s) })
+	}
+	return cmd
+}
+
+// describe shows a stream to a person.
+func describe(w io.Writer, s admin.Stream) error {
+	by := ""
+	if s.Creator != "" {
+		by = " by " + s.Creator
+	}
+	share := 0.0
+	if s.Bytes.User > 0 {
+		share = 100 * float64(s.Bytes.Tracking()) / float64(s.Bytes.User)
+	}
+	_, err := fmt.Fprintf(w, `Name         %s   vhost %s   created %s%s
+Arguments    %s
+Messages     %s   offsets %s up to %s
+Size         %s in %d segments   user %s   trailers %s   deltas %s   snapshots %s   tracking %.2f %% of user
+Tracking     %d stored offsets, %d publishers   a stored offset may fall back by %s if all power is lost
+Replicas     %s   leader %s   epoch %d
+`,
+		s.Name, s.VHost, s.Created.Format("2006-01-02 15:04:05 MST"), by, argumentsText(s.Arguments),
+		count(s.Messages), count(s.FirstOffset), count(s.NextOffset),
+		size(s.Bytes.Disk), s.Segments, size(s.Bytes.User), size(s.Bytes.Trailer), size(s.Bytes.Delta), size(s.Bytes.Snapshot), share,
+		s.StoredOffsets, s.Sequences, milliseconds(s.WindowMS),
+		strings.Join(s.Replicas, " "), or(s.Leader, "none at present"), s.Epoch)
+	return err
+}
+
+func argumentsText(arguments map[string]string) string {
+	if len(arguments) == 0 {
+		return "none: nothing is ever deleted"
+	}
+	var pairs []string
+	for key, value := range arguments {
+		pairs = append(pairs, key+"="+value)
+	}
+	sort.Strings(pairs)
+	return strings.Join(pairs, " ")
+}
+
+func streamDelete(t *terminal) *cobra.Command {
+	var q query
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "delete NAME", Short: "delete a stream and all its messages", Args: arguments(1, 1),
+		Example: examples("millrace stream delete orders", "asks for the name first", "millrace stream delete orders --yes", "in scripts"),
+	}
+	q.addFlags(cmd, t)
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var s admin.Stream
+		path := streamPath(q.vhost, args[0])
+		if err := q.call(cmd.Context(), "GET", path, nil, &s); err != nil {
+			return err
+		}
+		if !yes {
+			warning := fmt.Sprintf("This deletes %s with its %s messages (%s).", s.Name, count(s.Messages), size(s.Bytes.User))
+			if err := confirm(t, warning, s.Name); err != nil {
+				return err
+			}
+		}
+		if err := q.call(cmd.Context(), "DELETE", path, nil, nil); err != nil {
+			return err
+		}
+		return printOne(t.out, q.format, map[string]string{"deleted": s.Name}, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "deleted %s\n", s.Name)
+			return err
+		})
+	}
+	return cmd
+}
+
+// confirm has a person type the name of what is going to be lost.
+func confirm(t *terminal, warning, name string) error {
+	if !t.inTTY {
+		return usage("nobody is there to confirm: %s", warning).suggest("--yes   if it is meant")
+	}
+	fmt.Fprintf(t.err, "%s\nType its name to go on: ", warning)
+	line, err := bufio.NewReader(t.in).ReadString('\n')
+	if err != nil && line == "" {
+		return fail(exitFailed, "read the confirmation: %w", err)
+	}
+	if strings.TrimRight(line, "\r\n") != name {
+		return fail(exitFailed, "not confirmed: nothing was done")
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+// Package config answers: how is this node set up, and who said so?
+//
+// One table (settings) names every setting once. Its key is the key in the
+// TOML file; the flag and the environment variable follow from it: stream.addr
+// is --stream-addr and MILLRACE_STREAM__ADDR. A flag beats the environment,
+// the environment the file, the file the default. A key that no setting has
+// stops the start and is named.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/millrace/millrace/broker"
+)
+
+// Config is what a node is started with. The zero value is not useful; begin
+// with Server or Dev, the two sets of defaults.
+type Config struct {
+	DataDir        string
+	StreamAddr     string
+	HTTPAddr       string
+	ManagementAddr string // empty: not served
+	NodeAddr       string
+	GossipAddr     string
+	NodeName       string // empty: the data directory's, else the host's
+	AdvertisedHost string // empty: the stream address's host, else the host's name
+	AdvertisedPort int    // 0: the port that the stream listener got
+	LogLevel       string
+	// PublisherDuplicate decides between two sessions of one reference.
+	PublisherDuplicate string
+	// Broker are the limits and patience of the stream port.
+	Broker broker.Config
+	// Join, BootstrapExpect and SecretFile are about clusters.
+	Join            []string
+	BootstrapExpect int
+	SecretFile      string
+	// Dev lets guest/guest in on loopback and listens nowhere else.
+	Dev bool
+}
+
+// Server is the default of `millrace server`: clients from everywhere,
+// operators from this machine alone.
+func Server() Config {
+	var c Config
+	c.DataDir = "./millrace-data"
+	c.StreamAddr = ":5552"
+	c.HTTPAddr = "localhost:7080"
+	c.NodeAddr = "localhost:7081"
+	c.GossipAddr = "localhost:7946"
+	c.LogLevel = "info"
+	c.PublisherDuplicate = "takeover"
+	c.BootstrapExpect = 1
+	c.Broker = broker.Defaults()
+	c.Broker.AdvertisedHost, c.Broker.AdvertisedPort = "", 0 // c's own, once the ports are known
+	return c
+}
+
+// Dev is the default of `millrace dev`: one node on loopback that needs no
+// file, flag or network.
+func Dev() Config {
+	c := Server()
+	c.Dev = true
+	c.StreamAddr = "localhost:5552"
+	c.ManagementAddr = "localhost:15672"
+	c.AdvertisedHost = "localhost"
+	c.NodeName = "dev"
+	c.LogLevel = "warn"
+	return c
+}
+
+var duplicatePolicies = []string{"takeover", "refuse", "share"}
+
+var logLevels = []string{"trace", "debug", "info", "warn", "error", "off"}
+
+// Validate returns every problem at once, each naming its key.
+func (c Config) Validate() error {
+	var all []error
+	bad := func(key, format string, args ...any) {
+		all = append(all, fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...)))
+	}
+	if c.DataDir == "" {
+		bad("data.dir", "must name a folder")
+	}
+	for _, l := range []struct{ key, addr string }{
+		{"stream.addr", c.StreamAddr}, {"http.addr", c.HTTPAddr}, {"management.addr", c.ManagementAddr},
+		{"node.addr", c.NodeAddr}, {"gossip.addr", c.GossipAddr},
+	} {
+		if problem := addressProblem(l.addr, l.key == "management.addr"); problem != "" {
+			bad(l.key, "%q %s", l.addr, problem)
+		}
+	}
+	if c.AdvertisedPort < 0 || c.AdvertisedPort > 65535 {
+		bad("advertised.port", "%d is no port (0 to 65535; 0 = the port that is listened on)", c.AdvertisedPort)
+	}
+	if strings.ContainsAny(c.NodeName, "/\\\x00 ") || len(c.NodeName) > 255 {
+		bad("node.name", "%q: at most 255 bytes, without blanks and slashes", c.NodeName)
+	}
+	if !slices.Contains(logLevels, c.LogLevel) {
+		bad("log.level", "%q is none of %s", c.LogLevel, strings.Join(logLevels, ", "))
+	}
+	if !slices.Contains(duplicatePolicies, c.PublisherDuplicate) {
+		bad("publisher.duplicate", "%q is none of %s", c.PublisherDuplicate, strings.Join(duplicatePolicies, ", "))
+	}
+	if len(c.Join) > 0 {
+		bad("join", "this release runs one node by itself; take the key out (got %s)", strings.Join(c.Join, ", "))
+	}
+	if c.BootstrapExpect != 1 {
+		bad("bootstrap.expect", "this release runs one node by itself; only 1 is possible, not %d", c.BootstrapExpect)
+	}
+	return errors.Join(append(all, c.Broker.Validate())...)
+}
+
+func addressProblem(addr string, emptyOff bool) string {
+	if addr == "" {
+		if emptyOff {
+			return ""
+		}
+		return "is no host:port"
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "is no host:port, such as localhost:5552 or :5552"
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+		return "has no port from 0 to 65535 (0 = any free one)"
+	}
+	return ""
+}

@@ -1,0 +1,121 @@
+package config
+
+import (
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// A setting is one key of the configuration.
+type setting struct {
+	key   string
+	usage string
+	// server: the setting makes sense for `server` alone, not for `dev`.
+	server bool
+	value  func(*Config) any // a pointer to its field
+}
+
+// settings is the one place where a key is declared, in the order of the help
+// texts and of the reference.
+var settings = []setting{
+	{"data.dir", "folder that holds everything this node keeps", false, func(c *Config) any { return &c.DataDir }},
+	{"stream.addr", "where clients of the stream protocol connect", false, func(c *Config) any { return &c.StreamAddr }},
+	{"http.addr", "where the page, the HTTP API and the metrics are", false, func(c *Config) any { return &c.HTTPAddr }},
+	{"management.addr", "where the subset of the management API is; empty = not served", false, func(c *Config) any { return &c.ManagementAddr }},
+	{"node.addr", "where other nodes connect", false, func(c *Config) any { return &c.NodeAddr }},
+	{"gossip.addr", "where nodes tell each other who is there", false, func(c *Config) any { return &c.GossipAddr }},
+	{"node.name", "this node's name; kept for the data directory's life (default: the host's name)", false, func(c *Config) any { return &c.NodeName }},
+	{"advertised.host", "host that clients are told to connect to (default: the stream address's host, else the host's name)", false, func(c *Config) any { return &c.AdvertisedHost }},
+	{"advertised.port", "port that clients are told to connect to; 0 = the one listened on", false, func(c *Config) any { return &c.AdvertisedPort }},
+	{"log.level", "trace, debug, info, warn, error or off", false, func(c *Config) any { return &c.LogLevel }},
+	{"stream.frame_max", "largest frame accepted after Open, in bytes", true, func(c *Config) any { return &c.Broker.FrameMax }},
+	{"stream.initial_frame_max", "largest frame accepted before Open, in bytes", true, func(c *Config) any { return &c.Broker.InitialFrameMax }},
+	{"stream.heartbeat", "heartbeat that is proposed to clients; negative = none", true, func(c *Config) any { return &c.Broker.Heartbeat }},
+	{"stream.handshake_timeout", "from the accepted socket to Open", true, func(c *Config) any { return &c.Broker.HandshakeTimeout }},
+	{"stream.failed_login_delay", "how long the answer to a failed login is withheld", true, func(c *Config) any { return &c.Broker.FailedLoginDelay }},
+	{"stream.close_timeout", "how long a client may take to answer our Close", true, func(c *Config) any { return &c.Broker.CloseTimeout }},
+	{"stream.partial_frame_timeout", "how long a frame may take to arrive whole, where no heartbeat was agreed", true, func(c *Config) any { return &c.Broker.PartialFrameTimeout }},
+	{"stream.blocked_socket_timeout", "how long a client may leave its socket full before it is cut", true, func(c *Config) any { return &c.Broker.BlockedSocketTimeout }},
+	{"stream.metadata_wait", "how long Metadata waits for a stream's leader", true, func(c *Config) any { return &c.Broker.MetadataWait }},
+	{"stream.request_timeout", "how long a command may wait inside the node", true, func(c *Config) any { return &c.Broker.RequestTimeout }},
+	{"stream.connections", "connections of the node", true, func(c *Config) any { return &c.Broker.Connections }},
+	{"stream.connections_per_address", "connections of one address other than loopback", true, func(c *Config) any { return &c.Broker.ConnectionsPerAddress }},
+	{"stream.new_connections_per_address", "new connections a second of one address other than loopback", true, func(c *Config) any { return &c.Broker.NewConnectionsPerAddress }},
+	{"stream.unopened_connections", "connections that have not got through Open yet", true, func(c *Config) any { return &c.Broker.Unopened }},
+	{"stream.unopened_connections_per_address", "the same of one address other than loopback", true, func(c *Config) any { return &c.Broker.UnopenedPerAddress }},
+	{"stream.failed_logins_per_minute", "failed logins a minute of an address or user", true, func(c *Config) any { return &c.Broker.FailedLogins }},
+	{"stream.loopback_users", "users that may log in from loopback alone", true, func(c *Config) any { return &c.Broker.LoopbackUsers }},
+	{"stream.publishers_per_connection", "publishers of a connection", true, func(c *Config) any { return &c.Broker.Publishers }},
+	{"stream.subscriptions_per_connection", "subscriptions of a connection", true, func(c *Config) any { return &c.Broker.Subscriptions }},
+	{"stream.unconfirmed_bytes", "published bytes of a connection that may be unconfirmed", true, func(c *Config) any { return &c.Broker.UnconfirmedBytes }},
+	{"stream.unconfirmed_bytes_node", "the same of all connections together", true, func(c *Config) any { return &c.Broker.UnconfirmedBytesNode }},
+	{"stream.answer_bytes", "bytes that may wait to be written to a connection, deliveries apart", true, func(c *Config) any { return &c.Broker.AnswerBytes }},
+	{"stream.deliver_bytes", "bytes of one round of deliveries", true, func(c *Config) any { return &c.Broker.DeliverBytes }},
+	{"stream.credit", "chunks that a subscription may be owed", true, func(c *Config) any { return &c.Broker.Credit }},
+	{"publisher.duplicate", "a reference is declared again: takeover, refuse or share", true, func(c *Config) any { return &c.PublisherDuplicate }},
+	{"join", "addresses of nodes to join", true, func(c *Config) any { return &c.Join }},
+	{"bootstrap.expect", "how many nodes start a new cluster together", true, func(c *Config) any { return &c.BootstrapExpect }},
+	{"cluster.secret_file", "file with the secret that the nodes of a cluster share", true, func(c *Config) any { return &c.SecretFile }},
+}
+
+// flag is the name of the key's flag: stream.frame_max is --stream-frame-max.
+func (s setting) flag() string { return strings.NewReplacer(".", "-", "_", "-").Replace(s.key) }
+
+// env is the name of the key's variable: stream.frame_max is
+// MILLRACE_STREAM__FRAME_MAX.
+func (s setting) env() string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(s.key, ".", "__"))
+}
+
+const envPrefix = "MILLRACE_"
+
+// AddFlags declares a flag for every setting that defaults apply to.
+func AddFlags(flags *pflag.FlagSet, defaults Config) {
+	for _, s := range settings {
+		if s.server && defaults.Dev {
+			continue
+		}
+		switch v := s.value(&defaults).(type) {
+		case *string:
+			flags.String(s.flag(), *v, s.usage)
+		case *int:
+			flags.Int(s.flag(), *v, s.usage)
+		case *uint32:
+			flags.Uint32(s.flag(), *v, s.usage)
+		case *int64:
+			flags.Int64(s.flag(), *v, s.usage)
+		case *time.Duration:
+			flags.Duration(s.flag(), *v, s.usage)
+		case *[]string:
+			flags.StringSlice(s.flag(), *v, s.usage)
+		}
+	}
+}
+
+func settingByFlag(name string) (setting, bool) {
+	for _, s := range settings {
+		if s.flag() == name {
+			return s, true
+		}
+	}
+	return setting{}, false
+}
+
+func settingByEnv(name string) (setting, bool) {
+	for _, s := range settings {
+		if s.env() == name {
+			return s, true
+		}
+	}
+	return setting{}, false
+}
+
+func known(key string) bool {
+	for _, s := range settings {
+		if s.key == key {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,194 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	"github.com/millrace/millrace/admin"
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cluster"
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/cmd/millrace/inspect"
+	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+// late is the metadata as replicas reach it: they run, and may have something
+// to say, before the cluster is open. tell never blocks.
+type late struct {
+	mu      sync.Mutex // guards all below
+	cluster *cluster.Cluster
+	waiting []func(*cluster.Cluster)
+}
+
+func (l *late) tell(what func(*cluster.Cluster)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cluster == nil {
+		l.waiting = append(l.waiting, what)
+		return
+	}
+	what(l.cluster)
+}
+
+func (l *late) open(c *cluster.Cluster) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cluster = c
+	for _, what := range l.waiting {
+		what(c)
+	}
+	l.waiting = nil
+}
+
+// directory is the metadata as clients' sessions see it.
+type directory struct{ *cluster.Cluster }
+
+func (d directory) CreateStream(ctx context.Context, q broker.CreateStream) error {
+	return d.Cluster.CreateStream(ctx, cluster.CreateStream{VHost: q.VHost, Name: q.Name, Arguments: q.Arguments, Creator: q.Creator})
+}
+
+func (d directory) CreateSuperStream(ctx context.Context, q broker.CreateSuperStream) error {
+	return d.Cluster.CreateSuperStream(ctx, cluster.NewSuperStream{
+		VHost: q.VHost, Name: q.Name, Partitions: q.Partitions, Arguments: q.Arguments, Creator: q.Creator,
+	})
+}
+
+// metadata is the metadata as operators see it.
+type metadata struct{ *cluster.Cluster }
+
+func (m metadata) CreateStream(ctx context.Context, user, vhost, name string, arguments map[string]string) error {
+	parsed, err := catalog.ParseArguments(arguments)
+	if err != nil {
+		return err
+	}
+	return m.Cluster.CreateStream(ctx, cluster.CreateStream{VHost: vhost, Name: name, Arguments: parsed, Creator: user})
+}
+
+// sessions are the connected clients as operators see them.
+type sessions struct{ *broker.Broker }
+
+func (s sessions) Close(name, reason string) bool { return s.CloseConnection(name, reason) }
+
+func (s sessions) Connections() []admin.Connection {
+	var list []admin.Connection
+	for _, c := range s.Broker.Connections() {
+		list = append(list, admin.Connection{
+			Name: c.Name, User: c.User, VHost: c.VHost, Connected: c.Connected,
+			Publishers: len(c.Publishers), Subscriptions: len(c.Consumers), Properties: c.Properties,
+		})
+	}
+	return list
+}
+
+func (s sessions) Traffic() admin.Traffic {
+	stats := s.Stats()
+	t := admin.Traffic{
+		Published: stats.Published, Confirmed: stats.Confirmed, Refused: stats.Errored, Delivered: stats.Delivered,
+		DeliveredBytes: stats.SentBytes, Refusals: map[uint16]uint64{},
+	}
+	for code, n := range stats.Errors {
+		t.Refusals[uint16(code)] = n
+	}
+	return t
+}
+
+// figures are this node's logs as operators see them.
+type figures struct{ n *Node }
+
+func (f figures) replica(stream chunk.Incarnation) (*replication.Replica, error) {
+	r, ok := f.n.replicas.Replica(stream)
+	if !ok {
+		return nil, fmt.Errorf("%w: %s", admin.ErrNoReplica, stream)
+	}
+	return r, nil
+}
+
+func (f figures) Figures(stream chunk.Incarnation) (admin.Figures, error) {
+	r, err := f.replica(stream)
+	if err != nil {
+		return admin.Figures{}, err
+	}
+	s := r.Stats()
+	out := admin.Figures{
+		FirstOffset: uint64(s.Log.First), NextOffset: uint64(s.Next), CommittedLSN: uint64(s.Commit), Segments: s.Log.Segments,
+		StoredOffsets: s.Tracking.Offsets, Sequences: s.Tracking.Publishers, WindowMS: s.WindowMilliseconds,
+		Bytes: admin.Bytes{
+			User: uint64(s.Log.UserBytes), Trailer: uint64(s.Log.TrailerBytes), Delta: uint64(s.Log.DeltaBytes),
+			Snapshot: uint64(s.Log.SnapshotBytes), Filter: uint64(s.Log.FilterBytes), Disk: uint64(s.Log.DiskBytes),
+		},
+	}
+	if out.NextOffset > out.FirstOffset {
+		out.Messages = out.NextOffset - out.FirstOffset
+	}
+	return out, nil
+}
+
+// folder is the stream's files, believed up to the commit: what is behind it
+// may be half written.
+func (f figures) folder(stream chunk.Incarnation) (inspect.Folder, error) {
+	r, err := f.replica(stream)
+	if err != nil {
+		return inspect.Folder{}, err
+	}
+	commit, _ := r.Committed()
+	view := f.n.cluster.View()
+	s, ok := view.Incarnation(stream)
+	if !ok {
+		return inspect.Folder{}, fmt.Errorf("%w: %s", catalog.ErrStreamMissing, stream)
+	}
+	name := segstore.Hash(LogName(s.VHost, s.Name)) + "-" + stream.String()
+	folder, err := inspect.Open(filepath.Join(f.n.config.DataDir, "streams", name), stream)
+	return folder.Until(commit), err
+}
+
+func (f figures) Segments(stream chunk.Incarnation) ([]admin.Segment, error) {
+	folder, err := f.folder(stream)
+	if err != nil {
+		return nil, err
+	}
+	return folder.Segments()
+}
+
+func (f figures) Chunks(stream chunk.Incarnation, file string) ([]admin.Chunk, error) {
+	folder, err := f.folder(stream)
+	if err != nil {
+		return nil, err
+	}
+	return folder.Chunks(file)
+}
+
+func (f figures) Verify(ctx context.Context, stream chunk.Incarnation) ([]admin.Verdict, error) {
+	folder, err := f.folder(stream)
+	if err != nil {
+		return nil, err
+	}
+	return folder.Verify(ctx)
+}
+
+// Status is the process at a glance; admin adds what it can count itself.
+func (n *Node) Status() admin.Status {
+	free, err := n.store.FreeSpace()
+	if err != nil {
+		n.log.Warn("ask for the free space", "error", err)
+	}
+	return admin.Status{
+		Node: n.config.NodeName, Version: n.version, Started: n.started.UTC(), DataDir: n.config.DataDir,
+		DiskFreeBytes: free, Addresses: n.addresses,
+	}
+}
+
+// Ready is nil while clients are served.
+func (n *Node) Ready() error {
+	switch {
+	case n.ready.Load():
+		return nil
+	case n.Err() != nil:
+		return n.Err()
+	}
+	return errors.New("streams are getting their leaders")
+}
