@@ -1,0 +1,28 @@
+module github.com/millrace/millrace/integration/goclient
+
+go 1.26.0
+
+require (
+	github.com/millrace/millrace v0.0.0
+	github.com/rabbitmq/rabbitmq-stream-go-client v1.8.3
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/go-logr/logr v1.4.3 // indirect
+	github.com/go-logr/stdr v1.2.2 // indirect
+	github.com/golang/snappy v1.0.0 // indirect
+	github.com/klauspost/compress v1.19.1 // indirect
+	github.com/pierrec/lz4 v2.6.1+incompatible // indirect
+	github.com/pkg/errors v0.9.1 // indirect
+	github.com/spaolacci/murmur3 v1.1.0 // indirect
+	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
+	go.opentelemetry.io/otel v1.44.0 // indirect
+	go.opentelemetry.io/otel/metric v1.44.0 // indirect
+	go.opentelemetry.io/otel/trace v1.44.0 // indirect
+)
+
+replace github.com/millrace/millrace => ../..
+
+// As in the product's go.mod.
+exclude github.com/hashicorp/go-metrics v0.7.0
