@@ -177,6 +177,35 @@ func TestDuplicates_waitForTheirOriginal(t *testing.T) {
 	f.wantRecords("one", "two")
 }
 
+func TestPublish_collectsWhileASyncIsInFlight(t *testing.T) {
+	release := make(chan struct{})
+	faulty := vfs.NewFaulty(vfs.NewMem())
+	f := newFixture(t, faulty, "/data")
+	f.lead(1)
+	p := f.declare("p")
+	hang := faulty.Add(vfs.Rule{Ops: vfs.OpSync, Path: "*.seg", Times: 1, Fault: vfs.Fault{Hang: release}})
+	sink := newCollector()
+	var want []string
+	for i := range uint64(100) { // 600 KB, by turns that each see a few of them
+		messages := numbered(1+10*i, 10, 600)
+		f.replica.Publish(batchOf(p, sink, messages...))
+		want = append(want, bodies(messages)...)
+		if i == 0 {
+			until(t, "a sync hangs", func() bool { return faulty.Hits(hang) == 1 })
+		} else if i%3 == 0 {
+			_, _, _ = f.replica.QueryOffset("behind what came so far")
+		}
+	}
+	_, _, _ = f.replica.QueryOffset("behind all")
+	// What is worth a write is written meanwhile, the rest waits for the disk.
+	if st := f.replica.Stats(); st.Chunks < 2 || st.Chunks > 4 || len(sink.ids()) != 0 {
+		t.Fatalf("%d chunks while the first's sync hangs, %d messages confirmed", st.Chunks, len(sink.ids()))
+	}
+	close(release)
+	f.must(sink.wait(t, 100))
+	f.wantRecords(want...)
+}
+
 func TestSequence_surviveClosedSessionsAndRestarts(t *testing.T) {
 	onEach(t, func(t *testing.T, f *fixture) {
 		f.lead(1)

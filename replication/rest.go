@@ -199,7 +199,7 @@ func (r *Replica) goIdle(durable chunk.LSN) {
 	t.held.release()
 	t.waiting.release()
 	t.batches, t.outputs, t.stored, t.updates, t.sequences = nil, nil, nil, nil, nil
-	t.trailer = nil
+	t.trailer, t.dataGuess = nil, 0
 }
 
 func joinClose(err error, log interface{ Close() error }) error { return errors.Join(err, log.Close()) }

@@ -70,7 +70,7 @@ type turns struct {
 	// growing is the chunk whose buffers the assembler fills; writing the one
 	// that the protocol has been told of and that OutWrite shall append.
 	growing, writing *segstore.Chunk
-	lastData         int // bytes of the last user chunk's data: a guess for the next
+	dataGuess        int // bytes of data that user chunks have had of late
 
 	epoch     chunk.Epoch // led; 0 if not leading
 	lead      bool        // OutLead has come: begin the reign
@@ -217,7 +217,7 @@ func (r *Replica) take(b *Batch) {
 			}
 			continue
 		}
-		r.open(b, i)
+		r.makeRoom(int(b.Ends[j-1] - b.start(i)))
 		t.assembler.append(b, i, j)
 		placed = true
 		i = j

@@ -39,15 +39,25 @@ func (r *Replica) write() {
 	}
 }
 
-// open gets buffers for a chunk that begins with the batch's entry i.
-func (r *Replica) open(b *Batch, i int) {
+// makeRoom sees to it that the chunk being built has a buffer for so many more
+// bytes. How big the first one is follows from what chunks were like of late,
+// since a buffer too small costs a copy and one too big costs cache.
+func (r *Replica) makeRoom(bytes int) {
 	t := &r.turns
-	if t.assembler.open {
+	if !t.assembler.open {
+		t.growing = segstore.NewChunk(max(bytes, t.dataGuess))
+		t.assembler.begin(t.growing.Head, t.growing.Data)
 		return
 	}
-	need := len(b.Data) - int(b.start(i))
-	t.growing = segstore.NewChunk(min(max(need, t.lastData), max(need, chunk.DataLengthTarget)))
-	t.assembler.begin(t.growing.Head, t.growing.Data)
+	total := t.assembler.builder.DataLength() + bytes
+	if total <= cap(t.growing.Data) {
+		return
+	}
+	larger := segstore.NewChunk(max(total, min(4*cap(t.growing.Data), chunk.DataLengthTarget)))
+	larger.Head, t.growing.Head = t.growing.Head, larger.Head
+	t.growing.Data = t.assembler.builder.Move(larger.Data)
+	t.growing.Release()
+	t.growing = larger
 }
 
 // finishChunk appends the chunk being built, after a snapshot where the log
@@ -71,7 +81,8 @@ func (r *Replica) finishChunk() bool {
 	t.trailer = tracking.EncodeDelta(t.trailer, t.updates)
 	meta.Trailer = t.trailer
 	c.Head, c.Data, c.Header = t.assembler.builder.Finish(&meta)
-	t.lastData = len(c.Data)
+	dataLength := len(c.Data)
+	t.dataGuess = min(max(dataLength, t.dataGuess-t.dataGuess/8), chunk.DataLengthTarget)
 	if !r.append(c) {
 		return false // the reign's end fails what is being built
 	}
@@ -80,7 +91,7 @@ func (r *Replica) finishChunk() bool {
 	}
 	t.assembler.finished(meta.LSN, &t.waiting)
 	t.lastUser = t.stamp
-	t.pacer.UserBytes(t.stamp, int64(chunk.ClientHeaderLength+t.lastData))
+	t.pacer.UserBytes(t.stamp, int64(chunk.ClientHeaderLength+dataLength))
 	if len(t.updates) > 0 {
 		t.pacer.Written(t.stamp, int64(len(t.trailer)-sequenceBytes))
 	}

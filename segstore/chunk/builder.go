@@ -46,6 +46,14 @@ func (b *Builder) Reset(head, data []byte) {
 	*b = Builder{head: head[:0], data: data[:0]}
 }
 
+// Move goes on in a larger data buffer, whose contents are overwritten, and
+// returns the one before: so buffers of a pool stay what they are.
+func (b *Builder) Move(data []byte) (before []byte) {
+	before = b.data
+	b.data = append(data[:0], before...)
+	return before
+}
+
 // Entries returns the number of entries so far.
 func (b *Builder) Entries() int { return b.entries }
 

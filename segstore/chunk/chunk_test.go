@@ -64,3 +64,25 @@ func TestDecode_otherIncarnation(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 }
+
+func TestBuilder_moveKeepsWhatIsIn(t *testing.T) {
+	var b Builder
+	b.Reset(nil, make([]byte, 0, 8))
+	first, second := AppendSimple(nil, []byte("abcd")), AppendSimple(nil, []byte("efgh"))
+	small := make([]byte, 0, 8)
+	b.Reset(nil, small)
+	b.AppendRun(first, 1, 1)
+	large := make([]byte, 5, 100)
+	before := b.Move(large)
+	if &before[0] != &small[:1][0] {
+		t.Fatal("the buffer given back is not the one before")
+	}
+	b.AppendRun(second, 1, 1)
+	_, data, h := b.Finish(&Meta{Incarnation: 1, LSN: 1, Epoch: 1})
+	if string(data) != string(first)+string(second) || h.Entries != 2 {
+		t.Fatalf("data %q, header %+v", data, h)
+	}
+	if &data[0] != &large[0] {
+		t.Fatal("the chunk did not go on in the new buffer")
+	}
+}
