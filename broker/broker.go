@@ -136,6 +136,7 @@ func (b *Broker) accept(conn net.Conn) {
 	}
 	s = newSession(b, conn, t)
 	close(ready)
+	b.stats.accepted.Add(1)
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()

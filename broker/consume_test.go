@@ -414,7 +414,7 @@ func TestDeliver_aSlowConsumerIsNotCut(t *testing.T) {
 	p.create("s")
 	p.declare(0, "", "s")
 	message := strings.Repeat("m", 1_000_000)
-	const n = 12
+	const n = 5
 	go func() {
 		for i := range n {
 			p.publish(0, uint64(i), message)

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"errors"
-	"io"
 	"time"
 
 	"github.com/millrace/millrace/wire"
@@ -154,8 +153,10 @@ func (s *session) serve() error {
 	for {
 		payload, err := s.frames.next()
 		switch {
-		case errors.Is(err, errFrameTooLarge):
+		case errors.Is(err, wire.ErrFrameTooLarge):
 			return violation{wire.CodeFrameTooLarge, err}
+		case errors.Is(err, wire.ErrFrameTooSmall):
+			return violation{wire.CodeUnknownFrame, err}
 		case err != nil:
 			return err
 		}
@@ -170,9 +171,6 @@ func (s *session) serve() error {
 
 // carryOut does what one frame asks for.
 func (s *session) carryOut(payload []byte) error {
-	if len(payload) < wire.HeaderSize {
-		return violation{wire.CodeUnknownFrame, io.ErrUnexpectedEOF}
-	}
 	key, _ := wire.Header(payload)
 	to, known := dispatch[key]
 	switch {

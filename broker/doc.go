@@ -1,6 +1,6 @@
 // Package broker answers: how are clients served?
 //
-// It listens on the stream port, keeps one Session a connection, and carries
+// It listens on the stream port, keeps one session a connection, and carries
 // each command of the stream protocol to the room that knows: Publish to the
 // leading replica, Subscribe to a reader of the log, Create to the catalog.
 //
@@ -9,7 +9,7 @@
 //	            └ writer goroutine: answers, confirms, Deliver frames
 //
 // Read first: dispatch in dispatch.go (which command is legal when, and who
-// carries it out), Session.publish (the way in) and Session.deliver (the way
+// carries it out), session.publish (the way in) and writer.deliver (the way
 // out).
 //
 // Not here: the frames' bytes (wire), what a stream is (segstore), when a

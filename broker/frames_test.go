@@ -9,6 +9,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/wire"
 )
 
 // socketPair returns both ends of one TCP connection.
@@ -39,7 +41,7 @@ func TestFrameReader_cutsWhatComesInAnyPieces(t *testing.T) {
 	var sent []byte
 	var want [][]byte
 	for size := range 300 {
-		payload := bytes.Repeat([]byte{byte(size)}, size*size%9000)
+		payload := bytes.Repeat([]byte{byte(size)}, 4+size*size%9000)
 		want = append(want, payload)
 		sent = append(sent, framed(payload)...)
 	}
@@ -51,7 +53,7 @@ func TestFrameReader_cutsWhatComesInAnyPieces(t *testing.T) {
 			}
 			client.CloseWrite()
 		}()
-		reader := newFrameReader(server)
+		reader := newFrameReader(server, 0)
 		for i, payload := range want {
 			got, err := reader.next()
 			if err != nil || !bytes.Equal(got, payload) {
@@ -69,29 +71,27 @@ func TestFrameReader_claimCostsNothing(t *testing.T) {
 	for _, claim := range []uint32{0xffffffff, 0x80000000, 8193} {
 		client, server := socketPair(t)
 		client.Write(binary.BigEndian.AppendUint32(nil, claim))
-		reader := newFrameReader(server)
-		reader.limit = 8192
-		if _, err := reader.next(); !errors.Is(err, errFrameTooLarge) {
-			t.Fatalf("claim of %#x: %v, want %v", claim, err, errFrameTooLarge)
+		reader := newFrameReader(server, 8192)
+		if _, err := reader.next(); !errors.Is(err, wire.ErrFrameTooLarge) {
+			t.Fatalf("claim of %#x: %v, want %v", claim, err, wire.ErrFrameTooLarge)
 		}
 	}
 	client, server := socketPair(t)
 	client.Write(binary.BigEndian.AppendUint32(nil, 16<<20))
 	client.Write(make([]byte, 10_000))
 	client.CloseWrite()
-	reader := newFrameReader(server)
-	reader.limit = 16 << 20
+	reader := newFrameReader(server, 0)
 	if _, err := reader.next(); err != io.ErrUnexpectedEOF {
 		t.Fatalf("half a frame: %v, want %v", err, io.ErrUnexpectedEOF)
 	}
-	if len(reader.buffer.bytes) > 16<<10 {
-		t.Fatalf("10,000 bytes of a claimed 16 MiB took a buffer of %d", len(reader.buffer.bytes))
+	if n := cap(reader.splitter.Held()); n > 16<<10 {
+		t.Fatalf("10,000 bytes of a claimed 16 MiB took a buffer of %d", n)
 	}
 }
 
 func TestFrameReader_idleHoldsNoBuffer(t *testing.T) {
 	client, server := socketPair(t)
-	reader := newFrameReader(server)
+	reader := newFrameReader(server, 0)
 	reader.idle = 30 * time.Millisecond
 	client.Write(framed(make([]byte, 100_000)))
 	if _, err := reader.next(); err != nil {
@@ -100,7 +100,7 @@ func TestFrameReader_idleHoldsNoBuffer(t *testing.T) {
 	if _, err := reader.next(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("silence: %v, want a time-out", err)
 	}
-	if reader.buffer != nil {
+	if reader.lent != nil {
 		t.Fatal("an idle reader holds a buffer")
 	}
 }
@@ -130,7 +130,7 @@ func TestFrameReader_dripDoesNotExtendTheTime(t *testing.T) {
 					}
 				}
 			}()
-			reader := newFrameReader(server)
+			reader := newFrameReader(server, 0)
 			row.set(reader)
 			if _, err := reader.next(); !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatalf("drip: %v, want a time-out", err)
@@ -143,7 +143,7 @@ func TestFrameReader_worksWithoutASocket(t *testing.T) {
 	client, server := net.Pipe()
 	defer client.Close()
 	go func() { client.Write(framed([]byte("hello"))); client.Close() }()
-	reader := newFrameReader(server)
+	reader := newFrameReader(server, 0)
 	got, err := reader.next()
 	if err != nil || string(got) != "hello" {
 		t.Fatalf("%q, %v", got, err)

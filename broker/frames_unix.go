@@ -17,20 +17,14 @@ func (r *frameReader) read() (int, error) {
 	var n int
 	var failure error
 	err := r.raw.Read(func(descriptor uintptr) bool {
-		lent := r.buffer == nil
-		if lent {
-			r.buffer, r.start, r.end = buffers.take(r.want), 0, 0
-		}
 		for {
-			n, failure = unix.Read(int(descriptor), r.buffer.bytes[r.end:])
+			n, failure = unix.Read(int(descriptor), r.space())
 			if failure != unix.EINTR {
 				break
 			}
 		}
 		if failure == unix.EAGAIN {
-			if lent {
-				r.release()
-			}
+			r.rest()
 			return false
 		}
 		return true
@@ -43,5 +37,6 @@ func (r *frameReader) read() (int, error) {
 	case n <= 0:
 		return 0, io.EOF
 	}
+	r.splitter.Received(n)
 	return n, nil
 }

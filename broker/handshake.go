@@ -147,7 +147,7 @@ func (s *session) open(q *wire.Open) error {
 	})
 	s.state = open
 	interval := heartbeatInterval(s.heartbeatSeconds)
-	s.frames.limit = s.frameMax
+	s.frames.splitter.SetLimit(s.frameMax)
 	s.frames.until = time.Time{}
 	s.frames.idle = interval*2 + interval/2
 	s.frames.whole = s.limits.PartialFrameTimeout

@@ -17,7 +17,7 @@ func (b *Broker) note(s *session, err error) {
 	case errors.As(err, &broken) && s.state != open:
 		b.complain(s.peer, err, "guess", foreign(s.frames.first[:]))
 	case errors.As(err, &broken), errors.Is(err, errBlocked):
-		b.complain(s.peer, err, "user", s.user)
+		b.complain(s.peer, err, "connection", s.name)
 	case errors.As(err, new(withheld)):
 		b.complain(s.peer, err)
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):

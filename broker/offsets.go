@@ -16,7 +16,7 @@ func (s *session) storeOffset(q *wire.StoreOffset) error {
 		return nil
 	}
 	if replica.StoreOffset(q.Reference, chunk.Offset(q.Offset)) == nil {
-		s.consult(q.Stream)
+		s.consult(stream)
 	}
 	return nil
 }
@@ -39,11 +39,11 @@ func (s *session) storedOffset(q *wire.QueryOffset) (chunk.Offset, error) {
 	if !s.may(catalog.Read, q.Stream) {
 		return 0, errAccess
 	}
-	_, replica, err := s.broker.led(s.vhost, q.Stream)
+	stream, replica, err := s.broker.led(s.vhost, q.Stream)
 	if err != nil {
 		return 0, err
 	}
-	s.consult(q.Stream)
+	s.consult(stream)
 	offset, known, err := replica.QueryOffset(q.Reference)
 	if err == nil && !known {
 		err = errNoOffset
@@ -61,8 +61,15 @@ func (s *session) subscribed(stream chunk.Incarnation) bool {
 
 // consult notes that the connection relies on the stream's leader, so that it
 // is told when that one goes.
-func (s *session) consult(stream string) {
-	if t, err := s.tieTo(stream); err == nil {
+func (s *session) consult(stream *catalog.Stream) {
+	s.mu.Lock()
+	t := s.ties[stream.Incarnation]
+	known := t != nil && t.consulted
+	s.mu.Unlock()
+	if known {
+		return
+	}
+	if t, err := s.tieTo(stream.Name); err == nil {
 		s.attach(t, func() { t.consulted = true })
 	}
 }

@@ -68,7 +68,7 @@ func newSession(b *Broker, conn net.Conn, t *ticket) *session {
 	s := &session{
 		broker: b, limits: &b.config, conn: conn, ticket: t, since: time.Now(),
 		peer: addrPort(conn.RemoteAddr()), local: addrPort(conn.LocalAddr()),
-		frames:        newFrameReader(conn),
+		frames:        newFrameReader(conn, b.config.InitialFrameMax),
 		room:          make(chan struct{}, 1),
 		leaving:       make(chan struct{}),
 		dying:         make(chan struct{}),
@@ -79,7 +79,6 @@ func newSession(b *Broker, conn net.Conn, t *ticket) *session {
 	}
 	s.name = s.peer.String() + " -> " + s.local.String()
 	s.frames.tally = &b.stats.receivedBytes
-	s.frames.limit = b.config.InitialFrameMax
 	s.frames.until = s.since.Add(b.config.HandshakeTimeout)
 	s.out.init()
 	return s
@@ -165,12 +164,7 @@ var closeResponse = wire.Append(nil, &wire.Response{To: wire.KeyClose})[:8]
 // time is over. It looks for the response wherever it is, since behind a frame
 // that broke the protocol nobody knows where the next begins.
 func (s *session) awaitCloseResponse(until time.Time) {
-	s.frames.until = until
-	for !s.frames.passBehind(closeResponse) {
-		if s.frames.fill() != nil {
-			return
-		}
-	}
+	_ = s.frames.find(closeResponse, until)
 }
 
 const (

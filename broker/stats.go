@@ -8,7 +8,7 @@ import (
 
 // counters count since the start, or what is now where the name says a state.
 type counters struct {
-	accepted, refused, opened      atomic.Uint64 // connections
+	accepted, opened, refused      atomic.Uint64 // connections
 	failedLogins                   atomic.Uint64
 	published, confirmed, errored  atomic.Uint64 // records; errored: entries
 	delivered, deliveredChunks     atomic.Uint64
@@ -36,6 +36,7 @@ type Stats struct {
 	Blocked     int // now: connections that are not read from
 
 	Accepted     uint64 // connections
+	Opened       uint64 // of them, those that got through Open
 	Refused      uint64 // connections, by a limit
 	FailedLogins uint64
 	CutConsumers uint64 // connections that did not read
@@ -58,7 +59,7 @@ func (b *Broker) Stats() Stats {
 	c := &b.stats
 	s := Stats{
 		Publishers: int(c.publishers.Load()), Consumers: int(c.consumers.Load()), Blocked: int(c.blocked.Load()),
-		Accepted: c.accepted.Load(), Refused: c.refused.Load(), FailedLogins: c.failedLogins.Load(),
+		Accepted: c.accepted.Load(), Opened: c.opened.Load(), Refused: c.refused.Load(), FailedLogins: c.failedLogins.Load(),
 		CutConsumers: c.cutConsumers.Load(),
 		Published:    c.published.Load(), Confirmed: c.confirmed.Load(), Errored: c.errored.Load(),
 		Delivered: c.delivered.Load(), DeliveredChunks: c.deliveredChunks.Load(),

@@ -173,7 +173,7 @@ func (w *writer) giveBack() {
 		w.lent[i] = segstore.View{}
 	}
 	w.lent = w.lent[:0]
-	clear(w.vectors[:cap(w.vectors)])
+	clear(w.vectors)
 	w.vectors = w.vectors[:0]
 	if cap(w.run) > runBytesKept {
 		w.run = nil

@@ -117,6 +117,27 @@ func (s *Splitter) Next() ([]byte, error) {
 // no frame, those of a frame that is not complete.
 func (s *Splitter) Buffered() int { return s.end - s.start }
 
+// Held returns the bytes that Buffered counts, valid until Space is called.
+func (s *Splitter) Held() []byte { return s.buf[s.start:s.end] }
+
+// Detach takes the buffer from a Splitter that holds no bytes, so that its owner
+// can wait for some without memory; nil if it holds any, or has no buffer.
+func (s *Splitter) Detach() []byte {
+	if s.start < s.end {
+		return nil
+	}
+	buf := s.buf
+	s.buf, s.start, s.end = nil, 0, 0
+	return buf
+}
+
+// Attach gives a Splitter without a buffer one to use; it may grow out of it.
+func (s *Splitter) Attach(buf []byte) {
+	if s.buf == nil {
+		s.buf = buf[:cap(buf)]
+	}
+}
+
 // makeRoom makes a full buffer have space behind what is still needed.
 func (s *Splitter) makeRoom() {
 	if s.start >= len(s.buf)/4 {

@@ -188,3 +188,28 @@ func TestSplitter_allocatesNothingForAFrame(t *testing.T) {
 		t.Errorf("%v allocations a frame", n)
 	}
 }
+
+func TestSplitter_lendsItsBuffer(t *testing.T) {
+	s := NewSplitter(0)
+	frame := Append(nil, &Heartbeat{})
+	s.Received(copy(s.Space(), frame[:3]))
+	if s.Detach() != nil || string(s.Held()) != string(frame[:3]) {
+		t.Fatal("gave a buffer away that holds bytes")
+	}
+	s.Received(copy(s.Space(), frame[3:]))
+	if payload, err := s.Next(); err != nil || len(payload) != HeaderSize {
+		t.Fatalf("frame %x, %v", payload, err)
+	}
+	lent := s.Detach()
+	if len(lent) != spaceFirst || s.Detach() != nil {
+		t.Fatalf("gave %d bytes away", len(lent))
+	}
+	s.Attach(lent)
+	if space := s.Space(); &space[0] != &lent[0] {
+		t.Fatal("does not use the buffer that it was given")
+	}
+	s.Received(copy(s.Space(), frame))
+	if payload, err := s.Next(); err != nil || len(payload) != HeaderSize {
+		t.Fatalf("frame %x, %v", payload, err)
+	}
+}
