@@ -1,6 +1,9 @@
 package broker
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // broadcast wakes all who wait for something to change. A waiter takes next
 // before it looks, so that no change between looking and waiting is missed.
@@ -31,25 +34,23 @@ func (b *broadcast) announce() {
 // alarms are the reasons for which publishers are held up now, such as a full
 // disk. Readers go on.
 type alarms struct {
-	mu      sync.Mutex // guards reasons
+	count   atomic.Int32
+	mu      sync.Mutex // guards reasons, whose number count is
 	reasons map[string]bool
 }
 
-func (a *alarms) on() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.reasons) > 0
-}
+func (a *alarms) on() bool { return a.count.Load() > 0 }
 
 func (a *alarms) set(reason string, on bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if on {
-		if a.reasons == nil {
-			a.reasons = map[string]bool{}
-		}
-		a.reasons[reason] = true
-		return
+	if a.reasons == nil {
+		a.reasons = map[string]bool{}
 	}
-	delete(a.reasons, reason)
+	if on {
+		a.reasons[reason] = true
+	} else {
+		delete(a.reasons, reason)
+	}
+	a.count.Store(int32(len(a.reasons)))
 }

@@ -162,6 +162,7 @@ func (b *Broker) opened(s *session) {
 	s.isOpen.Store(true)
 	b.admission.opened(s.ticket)
 	b.stats.opened.Add(1)
+	b.config.Log.Debug("connection opened", "connection", s.name, "user", s.user, "vhost", s.vhost)
 }
 
 // Close stops serving: listeners are closed, and connections as soon as what
@@ -225,24 +226,18 @@ func (b *Broker) advertised() (host string, port int) {
 	return b.config.AdvertisedHost, b.port
 }
 
-// endpoint is where clients find any node.
-func (b *Broker) endpoint(view *catalog.State, node string) (host string, port int, ok bool) {
-	if node == b.config.NodeName {
+// endpoint is where clients find a member, false if they can't.
+func (b *Broker) endpoint(member *catalog.Node) (host string, port int, ok bool) {
+	if string(member.ID) == b.config.NodeName {
 		host, port = b.advertised()
 		return host, port, true
 	}
-	for member := range view.Nodes() {
-		if string(member.ID) != node {
-			continue
-		}
-		host, text, err := net.SplitHostPort(member.Endpoints.Stream)
-		if err != nil {
-			return "", 0, false
-		}
-		port, err := strconv.Atoi(text)
-		return host, port, err == nil
+	host, text, err := net.SplitHostPort(member.Endpoints.Stream)
+	if err != nil {
+		return "", 0, false
 	}
-	return "", 0, false
+	port, err = strconv.Atoi(text)
+	return host, port, err == nil
 }
 
 // local finds a stream and its replica on this node.

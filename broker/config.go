@@ -17,7 +17,7 @@ type Config struct {
 	// Default: localhost and the listener's port.
 	AdvertisedHost string
 	AdvertisedPort int
-	// NodeName and ClusterName are shown to clients and operators.
+	// NodeName is this node's id in the catalog. ClusterName is shown to clients.
 	NodeName    string
 	ClusterName string
 	// ReleaseVersion is Millrace's own version, shown beside the protocol's.

@@ -67,7 +67,9 @@ func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, e
 	return bytes, err
 }
 
-// add puts a Deliver frame into the round. The chunk's bytes are not touched.
+// add puts a Deliver frame into the round. The chunk's bytes are not touched,
+// and go out whole even where the client agreed to shorter frames: clients take
+// that, and there is no other way to give them the chunk.
 func (w *writer) add(sub *subscription, view segstore.View) error {
 	h := &view.Header
 	sub.consumed.Add(uint64(h.Records))

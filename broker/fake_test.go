@@ -198,6 +198,25 @@ func (n *fakeNode) depose(t testing.TB, name string) {
 	n.do(t, &catalog.GrantEpochs{Streams: []catalog.Grant{{Stream: s.Incarnation, Epoch: s.Epoch + 1}}})
 }
 
+// addReplica has another node hold a stream, too.
+func (n *fakeNode) addReplica(t testing.TB, name, node, addr string) {
+	t.Helper()
+	put := &catalog.PutNode{Disk: "other", Endpoints: catalog.Endpoints{Stream: addr}}
+	setID(&put.ID, node)
+	n.do(t, put)
+	s, _ := n.View().Stream("/", name)
+	n.do(t, &catalog.AddReplicas{Replicas: []catalog.Added{{Stream: s.Incarnation, Node: put.ID}}})
+}
+
+func (n *fakeNode) drain(t testing.TB, node string) {
+	mark := &catalog.MarkNode{Draining: true}
+	setID(&mark.ID, node)
+	n.do(t, mark)
+}
+
+// setID sets a node id without naming its type, which is not this room's.
+func setID[ID ~string](id *ID, text string) { *id = ID(text) }
+
 func (n *fakeNode) DeleteStream(_ context.Context, vhost, name string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

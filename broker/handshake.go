@@ -61,7 +61,7 @@ func (s *session) saslAuthenticate(q *wire.SaslAuthenticate) error {
 	}
 	switch {
 	case errors.Is(err, errMechanism), errors.Is(err, errMalformed), errors.Is(err, errLoopbackOnly):
-		s.answer(wire.Refusal(q, codeOf(err)))
+		s.refuse(q, err)
 		return answered{err}
 	case err != nil:
 		s.broker.stats.failedLogins.Add(1)
@@ -94,6 +94,7 @@ func (b *Broker) login(peer netip.Addr, found credentials) error {
 // withhold refuses by an answer that leaves only some seconds after the request
 // came, so that neither guessing nor the time to check tells anything.
 func (s *session) withhold(q wire.Command, code wire.ResponseCode, cause error, arrived time.Time) error {
+	s.broker.stats.count(code)
 	return withheld{answer: wire.Refusal(q, code), cause: cause, until: arrived.Add(s.limits.FailedLoginDelay)}
 }
 

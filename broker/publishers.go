@@ -85,6 +85,13 @@ func (s *session) openPublisher(q *wire.DeclarePublisher) error {
 		return errStreamMissing
 	}
 	s.broker.stats.publishers.Add(1)
+	// An election that was told before the publisher was there is seen here.
+	if now, ok := s.broker.directory.View().Incarnation(stream.Incarnation); !ok || now.Epoch != p.epoch {
+		if s.removePublisher(p) {
+			s.loosen(t)
+		}
+		return errUnavailable
+	}
 	return nil
 }
 

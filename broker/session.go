@@ -196,7 +196,7 @@ func (s *session) part() {
 	}
 }
 
-// answer queues a command for the client. A code that is no success is counted.
+// answer queues a command for the client.
 func (s *session) answer(command wire.Command) { s.out.answer(command) }
 
 // respond queues the plain answer to a request.

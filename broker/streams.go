@@ -92,7 +92,7 @@ func (s *session) metadata(q *wire.Metadata) error {
 	}
 	s.broker.awaitLeaders(s.vhost, names, time.Now().Add(s.limits.MetadataWait), s.leaving, s.dying)
 	view := s.broker.directory.View()
-	nodes := s.broker.newPlaces(view)
+	nodes := &places{broker: s.broker, numbers: map[string]uint16{}}
 	streams := make([]wire.StreamMetadata, 0, len(names))
 	for _, name := range names {
 		streams = append(streams, s.streamMetadata(view, nodes, name))
@@ -117,10 +117,15 @@ func (s *session) streamMetadata(view *catalog.State, nodes *places, name string
 		return m
 	}
 	for _, replica := range stream.Replicas {
-		reference, ok := nodes.reference(string(replica.Node))
+		leads := replica.Node == stream.Leader.Node
+		member, ok := view.Node(replica.Node)
+		if !ok || member.Draining && !leads {
+			continue // no place to connect to
+		}
+		reference, ok := nodes.reference(member)
 		switch {
 		case !ok:
-		case replica.Node == stream.Leader.Node:
+		case leads:
 			m.Leader = reference
 		default:
 			m.Replicas = append(m.Replicas, reference)
@@ -132,19 +137,14 @@ func (s *session) streamMetadata(view *catalog.State, nodes *places, name string
 // places numbers the nodes that one Metadata answer mentions.
 type places struct {
 	broker  *Broker
-	view    *catalog.State
 	numbers map[string]uint16 // by endpoint
 	brokers []wire.Broker
 }
 
-func (b *Broker) newPlaces(view *catalog.State) *places {
-	return &places{broker: b, view: view, numbers: map[string]uint16{}}
-}
-
 // reference returns the number of a node that clients can connect to. Nodes
 // with one endpoint have one number.
-func (p *places) reference(node string) (uint16, bool) {
-	host, port, ok := p.broker.endpoint(p.view, node)
+func (p *places) reference(member *catalog.Node) (uint16, bool) {
+	host, port, ok := p.broker.endpoint(member)
 	if !ok {
 		return 0, false
 	}

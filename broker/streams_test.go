@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -440,4 +441,39 @@ func TestSuperStreams(t *testing.T) {
 	}
 	p.wantCode(p.ask(remove), wire.CodeOK)
 	p.wantCode(p.ask(partitions), wire.CodeStreamDoesNotExist)
+}
+
+func TestMetadata_namesOtherNodes(t *testing.T) {
+	h := serve(t, nil)
+	p := h.open(t)
+	p.create("s")
+	h.addReplica(t, "s", "n2", "two.example:1234")
+	ask := func() (wire.StreamMetadata, []wire.Broker) {
+		t.Helper()
+		answer := p.ask(&wire.Metadata{Correlation: 1, Streams: wire.StringsOf("s")}).(*wire.MetadataResponse)
+		return answer.Streams.Slice()[0], answer.Brokers.Slice()
+	}
+	stream, brokers := ask()
+	if len(brokers) != 2 || len(stream.Replicas) != 1 || brokers[stream.Replicas[0]].Host != "two.example" ||
+		brokers[stream.Replicas[0]].Port != 1234 || brokers[stream.Leader].Host != "localhost" {
+		t.Fatalf("%+v of %+v", stream, brokers)
+	}
+	h.drain(t, "n2")
+	if stream, brokers := ask(); len(brokers) != 1 || len(stream.Replicas) != 0 || stream.Leader != 0 {
+		t.Fatalf("a drained node is offered: %+v of %+v", stream, brokers)
+	}
+}
+
+func TestAuthenticate_isForOperatorsToo(t *testing.T) {
+	h := serve(t, nil)
+	local, remote := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")
+	if err := h.broker.Authenticate("guest", "guest", local); err != nil {
+		t.Error(err)
+	}
+	if err := h.broker.Authenticate("guest", "wrong", local); err == nil {
+		t.Error("a wrong password is taken")
+	}
+	if err := h.broker.Authenticate("guest", "guest", remote); err == nil {
+		t.Error("guest is let in from elsewhere")
+	}
 }

@@ -56,6 +56,13 @@ const (
 	propertyUnmatched = "match-unfiltered"
 )
 
+const (
+	// propertiesMax bounds a subscription's properties, filter values among them.
+	propertiesMax = 1024
+	// shownBytesMax bounds what is kept of them for operators.
+	shownBytesMax = 4 << 10
+)
+
 func (s *session) subscribe(q *wire.Subscribe) error {
 	sub, err := s.addSubscription(q)
 	if err != nil {
@@ -81,6 +88,8 @@ func (s *session) addSubscription(q *wire.Subscribe) (*subscription, error) {
 		return nil, fmt.Errorf("%w: stream.subscriptions_per_connection is %d", errTooMany, s.limits.Subscriptions)
 	case len(name) > referenceMax && mayRead:
 		return nil, errReferenceTooLong
+	case q.Properties.Len() > propertiesMax && mayRead:
+		return nil, fmt.Errorf("%w: %d properties of a subscription, at most %d", errTooMany, q.Properties.Len(), propertiesMax)
 	case !mayRead:
 		return nil, errAccess
 	}
@@ -110,7 +119,7 @@ func (s *session) openSubscription(q *wire.Subscribe, t *tie) (*subscription, er
 		s.loosen(t)
 		return nil, err
 	}
-	sub := &subscription{session: s, id: q.SubscriptionID, tie: t, reader: reader, properties: q.Properties.Map()}
+	sub := &subscription{session: s, id: q.SubscriptionID, tie: t, reader: reader, properties: shown(q.Properties)}
 	sub.matcher, sub.filtered = matcherOf(q.Properties)
 	sub.last.Store(-1)
 	if !s.attach(t, func() {
@@ -125,6 +134,22 @@ func (s *session) openSubscription(q *wire.Subscribe, t *tie) (*subscription, er
 	}
 	s.broker.stats.consumers.Add(1)
 	return sub, nil
+}
+
+// shown is what operators see of a subscription's properties: not the filter
+// values, and no more than a bound.
+func shown(properties wire.Properties) map[string]string {
+	kept, size := map[string]string{}, 0
+	for key, value := range properties.All() {
+		size += len(key) + len(value)
+		if size > shownBytesMax {
+			break
+		}
+		if !strings.HasPrefix(key, propertyFilter) {
+			kept[strings.Clone(key)] = strings.Clone(value)
+		}
+	}
+	return kept
 }
 
 // placeOf says where in the log a client's offset specification is.

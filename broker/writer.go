@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/segstore"
@@ -36,8 +37,11 @@ type writer struct {
 const (
 	// vectorsMax keeps one round within what the kernel takes in one call.
 	vectorsMax = 1000
-	// runBytesKept is the largest run that is kept for the next round.
-	runBytesKept = 256 << 10
+	// runBytesKept is the largest run that a resting writer keeps; what is larger
+	// goes to those at work.
+	runBytesKept = 4 << 10
+	// idsKept is how many ids a resting writer keeps room for.
+	idsKept = 16 << 10
 	// copiedBytesMax is up to which size a chunk's data is copied behind its
 	// head, which costs less than one more piece to write.
 	copiedBytesMax = 4 << 10
@@ -80,8 +84,14 @@ func (s *session) write() {
 	}
 }
 
-// rest waits until there is something to do or a heartbeat is due.
+// rest waits until there is something to do or a heartbeat is due. It keeps
+// little memory meanwhile.
 func (w *writer) rest() {
+	w.run = giveRun(w.run)
+	w.session.out.slim()
+	if cap(w.ids) > idsKept {
+		w.ids = nil
+	}
 	select {
 	case <-w.session.out.wake:
 	case <-w.pulse.tick():
@@ -102,11 +112,43 @@ type orders struct {
 func (o *outbox) take(w *writer) orders {
 	o.mu.Lock()
 	state := orders{pace: o.pace, finishing: o.finishing, dead: o.dead}
-	w.run, o.answers = o.answers, w.run[:0] // flush has emptied it
+	w.run, o.answers = o.answers, w.run // which flush has emptied
+	if w.run == nil {
+		w.run = takeRun()
+	}
 	w.settled, o.settled = o.settled, w.settled[:0]
 	o.mu.Unlock()
 	signal(o.space)
 	return state
+}
+
+// slim gives the memory of answers away while there are none.
+func (o *outbox) slim() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.answers) == 0 {
+		o.answers = giveRun(o.answers)
+	}
+}
+
+// runs are large empty runs that nobody needs at the moment.
+var runs sync.Pool
+
+func takeRun() []byte {
+	if run, ok := runs.Get().(*[]byte); ok {
+		return *run
+	}
+	return nil
+}
+
+// giveRun takes an empty run back if it is large, and returns what is left.
+func giveRun(run []byte) []byte {
+	if cap(run) <= runBytesKept {
+		return run
+	}
+	run = run[:0]
+	runs.Put(&run)
+	return nil
 }
 
 // refer adds bytes that are not ours, behind the run so far.
@@ -175,9 +217,6 @@ func (w *writer) giveBack() {
 	w.lent = w.lent[:0]
 	clear(w.vectors)
 	w.vectors = w.vectors[:0]
-	if cap(w.run) > runBytesKept {
-		w.run = nil
-	}
 	w.run, w.begun, w.size = w.run[:0], 0, 0
 }
 
