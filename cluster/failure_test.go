@@ -144,6 +144,38 @@ func TestMachine_refusesASnapshotOfALaterVersion(t *testing.T) {
 	}
 }
 
+// What was published before is not shown or told again while it is applied
+// again, however many batches that takes.
+func TestMachine_holdsTheViewWhileItCatchesUp(t *testing.T) {
+	entry := func(index uint64, name string) *raft.Log {
+		command := catalog.Command{Body: &catalog.CreateVHost{Name: name}}
+		return &raft.Log{Index: index, Type: raft.LogCommand, Data: command.Encode()}
+	}
+	view := new(atomic.Pointer[catalog.State])
+	view.Store(catalog.New())
+	told := 0
+	l := &listeners{}
+	l.add(func([]catalog.Change) { told++ })
+	fail := func(err error) { t.Error(err) }
+	first := &machine{view: view, told: l, failed: fail, state: catalog.New()}
+	for i, name := range []string{"a", "b", "c"} {
+		first.Apply(entry(uint64(i+1), name))
+	}
+	published := view.Load()
+	told = 0
+	second := &machine{view: view, told: l, failed: fail, state: catalog.New(), hold: first.applied}
+	for i, name := range []string{"a", "b"} {
+		second.Apply(entry(uint64(i+1), name))
+		if view.Load() != published || told != 0 {
+			t.Fatalf("at entry %d the view is at version %d, told %d times", i+1, view.Load().Version(), told)
+		}
+	}
+	second.ApplyBatch([]*raft.Log{entry(3, "c"), entry(4, "d")})
+	if _, ok := view.Load().VHost("d"); !ok || told != 1 {
+		t.Errorf("beyond it the view is at version %d, told %d times", view.Load().Version(), told)
+	}
+}
+
 // Raft on the same store with other timing: the view stays, nothing is told
 // twice, calls go on. This is what precedes a second voter.
 func TestReopen_keepsAll(t *testing.T) {

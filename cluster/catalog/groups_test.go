@@ -100,6 +100,7 @@ func TestGroup_election(t *testing.T) {
 		{"an answer of one that was not asked", Plain, "+a +b b!", "*a b"},
 
 		{"an active one out of contact blocks", Plain, "+A +b n2?", "*A? b"},
+		{"also where its partition would go elsewhere", 0, "+A +b n2?", "*A? b"},
 		{"and is still active when back", Plain, "+A +b n2? n2.", "*A b"},
 		{"until it is presumed down", Plain, "+A +b n2? n2x", "*Ax *b"},
 		{"then both stop when it is back", Plain, "+A +b n2? n2x n2.", "~A ~b"},
