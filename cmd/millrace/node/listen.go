@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -17,13 +18,18 @@ type listeners struct {
 
 func listenAll(c config.Config) (l listeners, err error) {
 	for _, service := range []struct {
-		addr string
-		into *[]net.Listener
-	}{{c.StreamAddr, &l.stream}, {c.HTTPAddr, &l.http}, {c.ManagementAddr, &l.management}} {
+		addr   string
+		into   *[]net.Listener
+		socket net.ListenConfig
+	}{
+		{c.StreamAddr, &l.stream, net.ListenConfig{Control: limitSegments}},
+		{c.HTTPAddr, &l.http, net.ListenConfig{}},
+		{c.ManagementAddr, &l.management, net.ListenConfig{}},
+	} {
 		if service.addr == "" {
 			continue
 		}
-		if *service.into, err = listen(service.addr); err != nil {
+		if *service.into, err = listen(service.socket, service.addr); err != nil {
 			l.close()
 			return listeners{}, err
 		}
@@ -33,25 +39,25 @@ func listenAll(c config.Config) (l listeners, err error) {
 
 // listen opens addr. "localhost" is both loopback addresses, since clients try
 // either first; a machine without IPv6 has one.
-func listen(addr string) ([]net.Listener, error) {
+func listen(socket net.ListenConfig, addr string) ([]net.Listener, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
 	if host != "localhost" {
-		l, err := net.Listen("tcp", addr)
+		l, err := socket.Listen(context.Background(), "tcp", addr)
 		if err != nil {
 			return nil, err
 		}
 		return []net.Listener{l}, nil
 	}
-	four, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", port))
+	four, err := socket.Listen(context.Background(), "tcp4", net.JoinHostPort("127.0.0.1", port))
 	if err != nil {
 		return nil, err
 	}
 	// With port 0 the second one takes the port that the first one got.
 	port = strconv.Itoa(four.Addr().(*net.TCPAddr).Port)
-	six, err := net.Listen("tcp6", net.JoinHostPort("::1", port))
+	six, err := socket.Listen(context.Background(), "tcp6", net.JoinHostPort("::1", port))
 	if err != nil {
 		return []net.Listener{four}, nil
 	}
