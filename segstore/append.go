@@ -133,9 +133,10 @@ func (l *Log) adopt(s *segment, run []*Chunk) error {
 		}
 		l.unit.count(h)
 		l.last, l.lastAt, l.lastCRC = h.Timestamp, c.position, h.HeadCRC
+		// First the bytes, then the tail: who sees the tail finds the chunk.
+		s.end.Store(c.position + int64(h.Length()))
 		l.advance(h, h.TrailerOf(c.Head))
 		l.store.cache.put(&l.cached, c)
-		s.end.Store(l.summary.Size)
 	}
 	l.check.due(l)
 	return nil

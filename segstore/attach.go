@@ -2,6 +2,7 @@ package segstore
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"sort"
 
@@ -36,8 +37,8 @@ func (l *Log) attach(spec Spec, commit chunk.LSN) (*Reader, error) {
 		return nil, ErrClosed
 	}
 	r := &Reader{log: l}
+	tail, next := l.end() // before the layout, which then holds all that is below
 	lay := l.layout.Load()
-	tail, next := l.end()
 	r.lsn, r.offset = tail.LSN+1, next // Next, and the fallback of the others
 	var err error
 	switch spec.Kind {
@@ -107,7 +108,9 @@ func (r *Reader) nextOffset() (chunk.Offset, error) {
 // locate finds the place of the Reader's LSN. It leaves segment nil where the
 // log has no such chunk now.
 func (r *Reader) locate() error {
-	r.cuts = r.log.cuts.Load()
+	if cuts := r.log.cuts.Load(); r.cuts != cuts {
+		r.cuts, r.anchored = cuts, false
+	}
 	lay := r.log.layout.Load()
 	if r.lsn < lay.start.LSN {
 		if r.offset < lay.start.Offset {
@@ -184,18 +187,21 @@ func (r *Reader) toTimestamp(lay *layout, t chunk.Timestamp) error {
 	return nil
 }
 
-// startIn places the Reader at the first chunk of a segment that is wanted; if
-// there is none, it stays at the log's end.
+// startIn places the Reader at the first chunk of a segment that is wanted. By
+// the segment's summary there is one.
 func (r *Reader) startIn(s *segment, before func(indexEntry) bool, wanted func(*chunk.Header) bool) error {
 	r.cuts = r.log.cuts.Load()
 	if r.startDamaged(s) {
 		return nil
 	}
 	at, h, err := s.find(before, wanted)
-	switch {
-	case errors.Is(err, io.EOF):
-		return nil
-	case err != nil:
+	if errors.Is(err, io.EOF) {
+		if s.summary.Load() == nil {
+			return errMoved // it was cut meanwhile
+		}
+		err = fmt.Errorf("%w: it does not hold the chunk looked for", chunk.ErrMalformed)
+	}
+	if err != nil {
 		r.segment = s
 		return r.explain(err)
 	}
@@ -313,7 +319,8 @@ func (s *segment) walk() (*segmentWalk, index, error) {
 
 // find returns the first chunk that is wanted, and where it lies. indexed must
 // hold for every index entry in front of which no chunk is wanted; the search
-// starts at the last of these. Error: io.EOF if no chunk is wanted.
+// starts at the last of these. Errors: io.EOF if there is none,
+// chunk.ErrMalformed where the file is not this segment's.
 func (s *segment) find(indexed func(indexEntry) bool, wanted func(*chunk.Header) bool) (at int64, h chunk.Header, err error) {
 	w, x, err := s.walk()
 	if err != nil {
@@ -322,8 +329,14 @@ func (s *segment) find(indexed func(indexEntry) bool, wanted func(*chunk.Header)
 	defer w.release()
 	_, w.position = before(x, indexed)
 	for {
-		if h, _, _, at, err = w.next(); err != nil || wanted(&h) {
+		h, _, _, at, err = w.next()
+		switch {
+		case err != nil:
 			return at, h, err
+		case !s.mayHold(&h):
+			return at, h, fmt.Errorf("%w: chunk %d is not of this segment", chunk.ErrMalformed, h.LSN)
+		case wanted(&h):
+			return at, h, nil
 		}
 	}
 }

@@ -127,8 +127,11 @@ func (hs *handles) release(h *handle) {
 	defer hs.mu.Unlock()
 	h.refs--
 	h.segment.pins.Add(-1)
-	if h.gone && h.refs == 0 {
+	switch {
+	case h.gone && h.refs == 0:
 		hs.close(h)
+	case len(hs.open) > hs.max:
+		hs.shrink(hs.max) // it could not be done while the others were in use
 	}
 }
 

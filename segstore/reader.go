@@ -29,7 +29,10 @@ type Reader struct {
 	all    bool         // control chunks too
 	lsn    chunk.LSN    // of the next chunk to look at
 	offset chunk.Offset // first record that the Reader has not given out
-	jumps  uint64
+	// anchored: offset is what the chunk lsn must begin at, since the one before
+	// it was looked at and nothing was cut since.
+	anchored bool
+	jumps    uint64
 
 	// The place of lsn, if segment is not nil and cuts is still the log's.
 	segment  *segment
@@ -106,6 +109,7 @@ func (r *Reader) Next(commit chunk.LSN) (v View, ok bool, err error) {
 func (r *Reader) passed(h *chunk.Header) {
 	r.lsn = h.LSN + 1
 	r.offset = h.Next()
+	r.anchored = true
 }
 
 // wants tells whether the Reader gives out chunks of a header's type.
@@ -184,6 +188,9 @@ func (r *Reader) nextSegment() error {
 		r.leave()
 		return r.log.unproven()
 	}
+	if r.anchored && r.offset != sum.NextOffset {
+		return r.explain(fmt.Errorf("%w: it ends at offset %d, and not at %d", chunk.ErrMalformed, r.offset, sum.NextOffset))
+	}
 	r.lsn = max(r.lsn, sum.LastLSN+1)
 	r.leave()
 	return errMoved
@@ -205,8 +212,9 @@ func (r *Reader) head() (h chunk.Header, head []byte, err error) {
 	if h, err = chunk.Decode(r.log.inc, b[:n]); err != nil {
 		return h, nil, err
 	}
-	if h.LSN < r.lsn || r.position+int64(h.Length()) > r.segment.end.Load() {
-		return h, nil, fmt.Errorf("%w: chunk %d where %d is due", chunk.ErrMalformed, h.LSN, r.lsn)
+	if h.LSN < r.lsn || !r.segment.mayHold(&h) || r.position+int64(h.Length()) > r.segment.end.Load() ||
+		r.anchored && h.BaseOffset != r.offset {
+		return h, nil, fmt.Errorf("%w: chunk %d at offset %d where %d at %d is due", chunk.ErrMalformed, h.LSN, h.BaseOffset, r.lsn, r.offset)
 	}
 	return h, b[:n], nil
 }

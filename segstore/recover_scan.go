@@ -116,9 +116,6 @@ func (r *recovery) readChunks(w *walker, name manifest.Name, x *sparse) (unprove
 // take adds one chunk that the file holds to the log.
 func (r *recovery) take(h *chunk.Header, head []byte, at int64, name manifest.Name, x *sparse) error {
 	l := r.l
-	if at == 0 && h.LSN != name.FirstLSN {
-		return fmt.Errorf("%w: first chunk is %d", ErrNotContiguous, h.LSN)
-	}
 	if err := continues(h, l.tail, l.next, l.digest, l.last); err != nil {
 		return err
 	}

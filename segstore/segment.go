@@ -38,6 +38,13 @@ func (s *segment) path() string { return s.log.file(segmentFile(s.name)) }
 
 func (s *segment) indexPath() string { return s.log.file(indexFile(s.name)) }
 
+// mayHold tells whether a chunk can be one of this segment: one that was found in
+// its file may be another segment's, if files were swapped.
+func (s *segment) mayHold(h *chunk.Header) bool {
+	sum := s.summary.Load()
+	return h.LSN >= s.name.FirstLSN && h.BaseOffset >= s.base && (sum == nil || h.LSN <= sum.LastLSN && h.Next() <= sum.NextOffset)
+}
+
 // dirty: the file holds bytes that no sync has covered.
 func (s *segment) dirty() bool { return s.summary.Load() == nil && s.end.Load() != s.synced.Load() }
 

@@ -1,0 +1,241 @@
+package segstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"os"
+	"reflect"
+	"testing"
+
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/segstore/manifest"
+	"github.com/millrace/millrace/segstore/vfs"
+)
+
+// What a crash may leave of the newest file after a roll: the log goes on, and
+// nothing that was synced is missing (ST-05, ST-06).
+func TestDamage_newestFileAfterARoll(t *testing.T) {
+	base := memFixture(t)
+	base.publish(3, 20)
+	base.sync()
+	base.roll(true) // not synced: the new file's chunk may be lost
+	head := base.log.summary.Size
+	base.log.shut()
+	base.must(base.store.Close())
+	for _, n := range []int64{0, 1, 20, 47, 48, 96, head - 1} {
+		for _, fill := range []bool{false, true} {
+			if fill && n == head-1 {
+				continue // its last byte is a zero
+			}
+			f := base.copy()
+			f.edit(segmentOf(5), func(b []byte) []byte {
+				if fill {
+					return append(bytes.Clone(b[:n]), make([]byte, int(head-n))...)
+				}
+				return b[:n]
+			})
+			f.open()
+			f.openLog()
+			if f.log.Err() != nil || f.log.Tail().LSN != 4 || !f.found.Reopened {
+				t.Fatalf("%d bytes, zeros %v: tail %s, %v, found %+v", n, fill, f.log.Tail(), f.log.Err(), f.found)
+			}
+			f.wantAll(0, 6)
+			f.elect()
+			f.publish(1, 20)
+			f.roll(true)
+			f.publish(1, 20)
+			f.sync()
+			f.restart()
+			f.wantAll(0, 10)
+			if n := len(f.log.Segments()); n != 2 {
+				t.Errorf("%d segments", n)
+			}
+		}
+	}
+}
+
+// The very first file of a stream, lost in part before any sync: a valid empty
+// log (ST-05).
+func TestDamage_firstFile(t *testing.T) {
+	base := memFixture(t)
+	base.publish(1, 20)
+	size := base.log.summary.Size
+	base.log.shut()
+	base.must(base.store.Close())
+	for n := int64(0); n < size; n += 7 {
+		f := base.copy()
+		f.edit(segmentOf(1), func(b []byte) []byte { return b[:n] })
+		f.open()
+		f.openLog()
+		if f.log.Err() != nil || f.log.Next() != 0 {
+			t.Fatalf("%d bytes: next %d, %v", n, f.log.Next(), f.log.Err())
+		}
+		f.epoch = 2
+		f.barrier()
+		f.publish(2, 20)
+		f.sync()
+		f.restart()
+		f.wantAll(0, 4)
+	}
+}
+
+// MANIFEST is ahead of the files: the two newest are gone. What was durable is
+// missing, which is damage, and never a shorter log (ST-03, ST-24).
+func TestDamage_manifestAheadOfTheFiles(t *testing.T) {
+	f := rolledFixture(t)
+	f.stopped(func() {
+		f.must(f.fs.Remove(f.log.file(segmentOf(13))))
+		f.must(f.fs.Remove(f.log.file(segmentOf(9))))
+	})
+	f.wantDamage(13)
+	if len(f.found.Damage) < 2 || f.log.Segments()[2].Damage == nil {
+		t.Errorf("found %+v", f.found)
+	}
+	if got := len(f.readUpTo(8)); got != 12 {
+		t.Errorf("%d records readable", got)
+	}
+}
+
+// Files that are not where they belong are damage where they are missing and go
+// to quarantine where they are found.
+func TestDamage_renamedAndSwappedFiles(t *testing.T) {
+	t.Run("renamed", func(t *testing.T) {
+		f := rolledFixture(t)
+		f.stopped(func() { f.must(f.fs.Rename(f.log.file(segmentOf(5)), f.log.file(segmentOf(6)))) })
+		if f.log.Err() != nil || len(f.found.Damage) != 1 || len(f.quarantined()) != 1 {
+			t.Errorf("%v, found %+v", f.log.Err(), f.found)
+		}
+	})
+	t.Run("swapped", func(t *testing.T) {
+		f := rolledFixture(t)
+		f.stopped(func() {
+			a, b := f.log.file(segmentOf(5)), f.log.file(segmentOf(9))
+			f.must(f.fs.Rename(a, "data/x"))
+			f.must(f.fs.Rename(b, a))
+			f.must(f.fs.Rename("data/x", b))
+		})
+		for _, o := range []chunk.Offset{6, 12} {
+			r, err := f.log.Attach(Spec{Kind: AtOffset, Offset: o}, f.log.Commit())
+			if err == nil {
+				_, _, err = r.Next(f.log.Commit())
+			}
+			if !errors.Is(err, ErrDamaged) {
+				t.Errorf("offset %d: %v", o, err)
+			}
+		}
+	})
+	t.Run("a hole behind the unsealed file", func(t *testing.T) {
+		f := rolledFixture(t)
+		f.stopped(func() {
+			b, err := vfs.ReadFile(f.fs, f.log.file(segmentOf(13)))
+			f.must(err)
+			file, err := f.fs.OpenFile(f.log.file(segmentOf(40)), os.O_CREATE|os.O_RDWR, 0o644)
+			f.must(err)
+			_, err = file.WriteAt(b, 0)
+			f.must(err)
+			f.must(file.Close())
+		})
+		f.wantAll(0, 22)
+		if len(f.quarantined()) != 1 {
+			t.Errorf("quarantine holds %v", f.quarantined())
+		}
+	})
+	t.Run("both generations, one without a footer", func(t *testing.T) {
+		f := rolledFixture(t)
+		f.stopped(func() {
+			file, err := f.fs.OpenFile(f.log.file(segmentFile(manifest.Name{FirstLSN: 5, Generation: 1})), os.O_CREATE|os.O_RDWR, 0o644)
+			f.must(err)
+			_, err = file.WriteAt([]byte("half a compaction"), 0)
+			f.must(err)
+			f.must(file.Close())
+			f.must(f.fs.Remove(f.log.file(manifestName)))
+		})
+		f.wantAll(0, 22)
+		if len(f.found.Damage) != 0 {
+			t.Errorf("found %+v", f.found)
+		}
+	})
+}
+
+// A whole chunk of a newer format is no damage: the stream is not opened, and
+// nothing is changed.
+func TestDamage_newerVersion(t *testing.T) {
+	f := tailFixture(t)
+	places := f.places()
+	f.log.shut()
+	f.must(f.store.Close())
+	f.edit(segmentOf(1), func(b []byte) []byte {
+		head := b[places[3]:places[4]]
+		h, err := chunk.Decode(testIncarnation, head)
+		f.must(err)
+		head = head[:h.HeadLength()]
+		head[3]++
+		table := crc32.MakeTable(crc32.Castagnoli)
+		crc := crc32.Update(chunk.CRC(testIncarnation, head[:44]), table, head[48:])
+		binary.BigEndian.PutUint32(head[44:], crc)
+		return b
+	})
+	before := f.snapshotDir()
+	f.open()
+	if _, _, err := f.store.Open(testIncarnation, Config{}); !errors.Is(err, ErrVersion) {
+		t.Errorf("got %v, want ErrVersion", err)
+	}
+	if !reflect.DeepEqual(f.snapshotDir(), before) {
+		t.Error("files were changed")
+	}
+}
+
+// A disk that does not give bytes says nothing about them: the end of the log is
+// unproven, and nothing is cut.
+func TestDamage_unreadableTail(t *testing.T) {
+	f := newFixture(t, vfs.NewMem(), "data")
+	faulty := f.faulty()
+	f.barrier()
+	f.publish(3, 20)
+	f.log.shut()
+	f.must(f.store.Close())
+	size := f.size(segmentOf(1))
+	faulty.Add(vfs.Rule{Ops: vfs.OpRead, Path: "*.seg", After: 1, Fault: vfs.Fault{Err: errors.New("bad sector")}})
+	f.open()
+	f.openLog()
+	if !errors.Is(f.log.Err(), ErrDamaged) || f.size(segmentOf(1)) != size {
+		t.Errorf("%v; %d bytes, were %d", f.log.Err(), f.size(segmentOf(1)), size)
+	}
+}
+
+// A file with bytes that no sync has covered keeps its descriptor, through which
+// the system tells what became of them.
+func TestHandles_keepDirtyFiles(t *testing.T) {
+	f := newFixture(t, vfs.NewMem(), "data")
+	f.must(f.store.Close())
+	var err error
+	f.store, err = NewStore(Options{FS: f.fs, Dir: f.dir, HandlesMax: 1, CacheBytes: 1})
+	must(t, err)
+	f.openLog()
+	f.barrier()
+	f.publish(2, 20)
+	f.roll(true)
+	f.sync()
+	f.publish(1, 20)
+	active := f.log.active
+	f.content(Spec{Kind: First}) // opens the sealed file too
+	has := func() bool {
+		f.store.handles.mu.Lock()
+		defer f.store.handles.mu.Unlock()
+		return f.store.handles.open[active] != nil
+	}
+	if !has() {
+		t.Fatal("the dirty file was closed")
+	}
+	f.sync()
+	f.content(Spec{Kind: First})
+	r, err := f.log.Attach(Spec{Kind: First}, 3)
+	must(t, err)
+	_, _, err = r.Next(3)
+	must(t, err)
+	if has() || f.store.handles.count() != 1 {
+		t.Errorf("%d files are open", f.store.handles.count())
+	}
+}
