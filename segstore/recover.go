@@ -204,7 +204,7 @@ func (r *recovery) manifest() error {
 	if good < len(b) || manifest.WorthRewriting(int64(good), live) && len(l.state.Obsolete) == 0 {
 		return l.records.rewrite(l.state.Records())
 	}
-	return nil
+	return l.records.settle(records)
 }
 
 func readIfThere(fsys vfs.FS, name string) (b []byte, exists bool, err error) {

@@ -128,6 +128,29 @@ func (m *manifestFile) append(r *manifest.Record) error {
 	return f.Close()
 }
 
+// settle makes durable what was read of the file, before anything is done that
+// rests on it. Whoever wrote it may have died, or have been told of a failed
+// sync, between the last record and its being durable; before that one each was
+// synced. So the last is written once more: the system may take its pages for
+// clean. Going over bytes with the same ones harms none.
+func (m *manifestFile) settle(records []manifest.Record) error {
+	f, err := m.fs.OpenFile(m.path(), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	if n := len(records); n > 0 {
+		last := manifest.AppendRecord(nil, m.inc, &records[n-1])
+		_, err = f.WriteAt(last, m.size-int64(len(last)))
+	}
+	if err == nil {
+		err = f.Datasync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return m.fs.SyncDir(m.dir)
+}
+
 // rewrite replaces the file by one that holds these records only.
 func (m *manifestFile) rewrite(records []manifest.Record) error {
 	b := manifest.Encode(m.inc, records)
