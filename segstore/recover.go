@@ -27,7 +27,8 @@ type Recovery struct {
 	Aside Aside
 	// TornBytes were cut from the end of the unsealed file.
 	TornBytes int64
-	// Sealed counts half-done seals that were finished, CutDone a half-done cut.
+	// Sealed counts seals that were done but not on record, CutDone tells of a
+	// half-done cut.
 	Sealed  int
 	CutDone bool
 	// ManifestRebuilt: MANIFEST was missing or damaged and made anew from the
@@ -46,7 +47,8 @@ type Recovery struct {
 //
 //  1. list    what lies in the directory
 //  2. manifest  fold it; rebuild it from the footers if it is lost or damaged
-//  3. seals   a footer without its record: write the record
+//  3. seals   a footer without its record in front of another file: write the
+//     record; without a file behind it, it is part of the torn tail
 //  4. tidy    remove what the records call gone, quarantine the unknown
 //  5. cut     finish a cut that was begun, before any length or mark is judged
 //  6. reopen  a log must not end in a sealed segment
@@ -114,6 +116,9 @@ func (r *recovery) run() error {
 	}
 	if err := r.finishSeals(); err != nil {
 		return err
+	}
+	if n := len(l.state.Segments); n > 0 { // a sealed record is of synced chunks
+		r.mark = max(r.mark, l.state.Segments[n-1].LastLSN)
 	}
 	if err := r.tidy(); err != nil {
 		return err
@@ -215,8 +220,13 @@ func readIfThere(fsys vfs.FS, name string) (b []byte, exists bool, err error) {
 	return b, true, err
 }
 
-// finishSeals writes the records of footers that have none: of one file after a
-// crash inside of a seal, of several where MANIFEST is an old copy.
+// finishSeals writes the records of footers that have none although other files
+// follow, where MANIFEST is an old copy.
+//
+// A footer that nothing follows is what a crash inside of a seal leaves, and
+// proves little: it may have reached the disk before the chunks in front of it.
+// The scan reads these and takes the footer for the torn tail, which comes to
+// the same as sealing the file and opening it again.
 func (r *recovery) finishSeals() error {
 	l := r.l
 	for {
@@ -231,6 +241,9 @@ func (r *recovery) finishSeals() error {
 		}
 		if l.state.CutOpen && sum.LastLSN >= l.state.Cut {
 			return nil // the cut is about to take it
+		}
+		if _, followed := r.newest(sum.LastLSN + 1); !followed {
+			return nil
 		}
 		record := manifest.Record{Kind: manifest.KindSealed, Summary: sum}
 		if trial := l.state; trial.Apply(&record) != nil {

@@ -38,7 +38,8 @@ func (r *recovery) rebuild(exists bool) error {
 	return l.records.rewrite(l.state.Records())
 }
 
-// chain seals, in the state, one segment after the other as footers tell.
+// chain seals, in the state, one segment after the other as footers tell, but
+// for a last one: nothing proves that it was synced, and the log goes on in it.
 func (r *recovery) chain() error {
 	l := r.l
 	for {
@@ -48,6 +49,9 @@ func (r *recovery) chain() error {
 			sum, ok, err := r.footer(name)
 			if err != nil {
 				return err
+			}
+			if _, followed := r.newest(sum.LastLSN + 1); !followed {
+				continue
 			}
 			if ok && l.state.Apply(&manifest.Record{Kind: manifest.KindSealed, Summary: sum}) == nil {
 				applied = true
