@@ -50,7 +50,8 @@ type Recovery struct {
 //  3. seals   a footer without its record in front of another file: write the
 //     record; without a file behind it, it is part of the torn tail
 //  4. tidy    remove what the records call gone, quarantine the unknown
-//  5. cut     finish a cut that was begun, before any length or mark is judged
+//  5. cut     finish a cut that was begun, before any length or mark is judged;
+//     where torn chunks hide its place, 7 does
 //  6. reopen  a log must not end in a sealed segment
 //  7. scan    the unsealed file, from the checkpoint on, past the mark as far as
 //     chunks are valid; what follows is a torn tail (cut) or damage (kept)
@@ -429,6 +430,9 @@ func (r *recovery) openTail() error {
 	l := r.l
 	active, err := r.findActive()
 	if err != nil {
+		return err
+	}
+	if err := r.endCut(); err != nil {
 		return err
 	}
 	segments := make([]*segment, 0, len(l.state.Segments)+1)

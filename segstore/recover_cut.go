@@ -11,7 +11,7 @@ import (
 
 // finishCut carries out a cut that MANIFEST says was begun (C3). The files that
 // begin above it are gone already. Where a bad chunk hides the place, the cut
-// stays open: the scan keeps only what is before the bad chunk.
+// stays open until the scan has kept what is before the bad chunk, see endCut.
 func (r *recovery) finishCut() error {
 	l := r.l
 	if !l.state.CutOpen {
@@ -38,6 +38,27 @@ func (r *recovery) finishCut() error {
 	}
 	r.CutDone = true
 	return l.state.Apply(&done)
+}
+
+// endCut ends a cut whose place torn chunks have hidden, at the tail that the
+// scan has come to. An open cut would take at the next start what is appended
+// until then. A damaged log keeps it open, for nothing is appended.
+func (r *recovery) endCut() error {
+	l := r.l
+	if !l.state.CutOpen || l.damage != nil {
+		return nil
+	}
+	r.CutDone = true
+	for _, kind := range []manifest.Kind{manifest.KindCut, manifest.KindCutDone} {
+		record := manifest.Record{Kind: kind, LSN: l.tail.LSN}
+		if err := l.records.append(&record); err != nil {
+			return err
+		}
+		if err := l.state.Apply(&record); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // cutFile cuts a file behind the chunk n, which drops its footer too. found is
