@@ -198,6 +198,7 @@ func checkBegin(inc chunk.Incarnation, b []byte) error {
 // Errors: ErrDamaged, ErrVersion, ErrContradiction, with the records before.
 func Decode(inc chunk.Incarnation, file []byte) (records []Record, good int, err error) {
 	bodies, good, err := Frames(inc, file, bodyLength)
+	records = make([]Record, 0, max(len(bodies)-1, 0))
 	for i, b := range bodies {
 		r, bad := readBody(inc, b)
 		if bad == nil && (i == 0) != (r.Kind == KindBegin) {
