@@ -101,6 +101,9 @@ type Config struct {
 	// takes from the log before answers and confirms get their turn again; one
 	// chunk always fits. Default 256 KiB.
 	DeliverBytes int
+	// Streams [stream.streams_per_node] is the most that clients may create, for
+	// each node of the cluster. Default 10,000.
+	Streams int
 	// Credit [stream.credit] is the most chunks a subscription may be owed.
 	// Default and most 65,535.
 	Credit int
@@ -155,6 +158,7 @@ func (config Config) withDefaults() Config {
 	fill(&config.UnconfirmedBytesNode, 256<<20)
 	fill(&config.AnswerBytes, 1<<20)
 	fill(&config.DeliverBytes, 256<<10)
+	fill(&config.Streams, 10_000)
 	fill(&config.Credit, creditMax)
 	if config.LoopbackUsers == nil {
 		config.LoopbackUsers = []string{"guest"}
@@ -202,6 +206,7 @@ func (config Config) Validate() error {
 	within("stream.unconfirmed_bytes_node", config.UnconfirmedBytesNode, config.UnconfirmedBytes, 1<<50)
 	within("stream.answer_bytes", int64(config.AnswerBytes), 64<<10, 1<<30)
 	within("stream.deliver_bytes", int64(config.DeliverBytes), 4<<10, 1<<30)
+	within("stream.streams_per_node", int64(config.Streams), 1, 1<<20)
 	within("stream.credit", int64(config.Credit), 1, creditMax)
 	for _, limit := range []struct {
 		name  string

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"context"
 	"errors"
 
 	"github.com/millrace/millrace/cluster/catalog"
@@ -28,6 +27,7 @@ var (
 	errGroups            = errors.New("single active consumers are not served by this version")
 	errNameMissing       = errors.New("a single active consumer needs a name")
 	errArguments         = errors.New("too many arguments")
+	errStreams           = errors.New("the cluster has as many streams as stream.streams_per_node allows")
 )
 
 // codes is the one table from errors to what clients are told. The first row
@@ -64,6 +64,7 @@ var codes = []struct {
 	{errPartitions, wire.CodePreconditionFailed},
 	{errNameMissing, wire.CodePreconditionFailed},
 	{errArguments, wire.CodePreconditionFailed},
+	{errStreams, wire.CodePreconditionFailed},
 	{errNoOffset, wire.CodeNoOffset},
 
 	{replication.ErrFenced, wire.CodePublisherDoesNotExist},
@@ -79,7 +80,6 @@ var codes = []struct {
 	{segstore.ErrClosed, wire.CodeStreamNotAvailable},
 	{segstore.ErrDamaged, wire.CodeStreamNotAvailable},
 	{errUnavailable, wire.CodeStreamNotAvailable},
-	{context.DeadlineExceeded, wire.CodeStreamNotAvailable},
 }
 
 func codeOf(err error) wire.ResponseCode {

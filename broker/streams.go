@@ -40,6 +40,9 @@ func (s *session) createStream(given string, properties wire.Properties) error {
 	if err != nil {
 		return err
 	}
+	if err := s.roomForStreams(name, 1); err != nil {
+		return err
+	}
 	ctx, cancel := s.request()
 	defer cancel()
 	if err := s.broker.directory.CreateStream(ctx, CreateStream{
@@ -48,6 +51,18 @@ func (s *session) createStream(given string, properties wire.Properties) error {
 		return err
 	}
 	s.broker.awaitLeaders(s.vhost, []string{name}, time.Now().Add(s.limits.MetadataWait), s.leaving, s.dying)
+	return nil
+}
+
+// roomForStreams says whether so many more streams may be made. What is there
+// already is for the catalog to refuse.
+func (s *session) roomForStreams(name string, more int) error {
+	view := s.broker.directory.View()
+	_, exists := view.Stream(s.vhost, name)
+	most := s.limits.Streams * max(view.NodeCount(), 1)
+	if !exists && view.StreamCount()+more > most {
+		return fmt.Errorf("%w (%d)", errStreams, most)
+	}
 	return nil
 }
 

@@ -98,6 +98,25 @@ func TestCreate_codes(t *testing.T) {
 	}
 }
 
+func TestCreate_asManyStreamsAsTheNodesMayHave(t *testing.T) {
+	h := serve(t, func(c *broker.Config) { c.Streams = 2 })
+	p := h.open(t)
+	p.create("a")
+	p.create("b")
+	for name, want := range map[string]wire.ResponseCode{"c": wire.CodePreconditionFailed, "a": wire.CodeStreamAlreadyExists} {
+		if got := p.tryCreate(name); got != want {
+			t.Errorf("create %q: code %d, want %d", name, got, want)
+		}
+	}
+	p.wantCode(p.ask(&wire.CreateSuperStream{
+		Correlation: 1, Name: "x", Partitions: wire.StringsOf("x-0"), BindingKeys: wire.StringsOf("0"),
+	}), wire.CodePreconditionFailed)
+	if code := p.delete("a"); code != wire.CodeOK {
+		t.Fatal(code)
+	}
+	p.create("c")
+}
+
 func TestDelete_tellsEachConnectionOnceForEachStream(t *testing.T) {
 	for _, kind := range []struct {
 		name  string

@@ -114,7 +114,7 @@ func (s *session) wantedSuperStream(q *wire.CreateSuperStream) (CreateSuperStrea
 	if err != nil || q.Arguments.Len() > argumentsMax {
 		return request, fmt.Errorf("create super stream %q: arguments: %v", request.Name, err)
 	}
-	return request, nil
+	return request, s.roomForStreams(request.Name, len(streams))
 }
 
 // mayOwn says whether the user may make or remove a super stream.
