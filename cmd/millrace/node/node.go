@@ -200,13 +200,9 @@ func (n *Node) openCluster(ctx context.Context) error {
 // broker lets it in from loopback alone.
 const guest = "guest"
 
-// firstUsers are made when a cluster is founded. A hash is costly by intent, so
-// a directory that has its users gets none.
+// firstUsers are made when a cluster is founded.
 func (n *Node) firstUsers() []catalog.User {
-	if id, err := n.identity(); err == nil && !id.Founding {
-		return nil
-	}
-	return []catalog.User{{Name: guest, Hash: cluster.HashPassword([]byte(guest)), Tags: []string{"administrator"}}}
+	return []catalog.User{{Name: guest, Hash: cluster.GuestHash, Tags: []string{"administrator"}}}
 }
 
 // duplicates are the values of publisher.duplicate.
