@@ -307,6 +307,50 @@ func VerifySegment(fsys vfs.FS, file string, inc chunk.Incarnation, want *manife
 	return read, problems, nil
 }
 
+// Verification is what reading a stream's files through has found.
+type Verification struct {
+	Segments int
+	// Bytes were read of good chunks.
+	Bytes int64
+	// Problems name the file they are about.
+	Problems []error
+}
+
+// VerifyDir verifies MANIFEST, every segment that it names, and the unsealed one.
+func VerifyDir(fsys vfs.FS, dir string, inc chunk.Incarnation) (*Verification, error) {
+	in, err := Inspect(fsys, dir, inc)
+	if err != nil {
+		return nil, err
+	}
+	v := &Verification{Segments: len(in.Segments)}
+	add := func(file string, problems []error) {
+		for _, p := range problems {
+			v.Problems = append(v.Problems, fmt.Errorf("%s: %w", file, p))
+		}
+	}
+	add(manifestName, in.Problems)
+	for _, file := range in.Unnamed {
+		add(file, []error{errors.New("belongs to no segment of the log")})
+	}
+	for i := range in.Segments {
+		s := &in.Segments[i]
+		if add(path.Base(s.File), s.Problems); len(s.Problems) > 0 && s.FileBytes == 0 {
+			continue
+		}
+		var want *manifest.Summary
+		if s.Sealed {
+			want = &s.Summary
+		}
+		read, problems, err := VerifySegment(fsys, s.File, inc, want)
+		if err != nil {
+			problems = append(problems, err)
+		}
+		v.Bytes += read
+		add(path.Base(s.File), problems)
+	}
+	return v, nil
+}
+
 // startsEpoch tells whether a segment's first chunk begins an epoch.
 func startsEpoch(want *manifest.Summary, h *chunk.Header) bool {
 	return want != nil && len(want.Lines) > 0 && want.Lines[0].LSN == h.LSN

@@ -130,3 +130,25 @@ func TestInspect_namesWhatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+func TestVerifyDir(t *testing.T) {
+	f := rolledFixture(t)
+	size := f.log.Stats().DiskBytes
+	f.must(f.store.Close())
+	v, err := VerifyDir(f.fs, f.log.dir, testIncarnation)
+	if err != nil || len(v.Problems) > 0 || v.Segments != 4 || v.Bytes != size {
+		t.Fatalf("%+v, %v; want %d bytes", v, err, size)
+	}
+	for name, change := range map[string]func(){
+		"flip":    func() { f.edit(segmentOf(5), func(b []byte) []byte { b[100] ^= 1; return b }) },
+		"missing": func() { f.must(f.fs.Remove(f.log.file(segmentOf(9)))) },
+		"unnamed": func() { f.must(f.fs.Rename(f.log.file(indexFile(nameOf(1))), f.log.file("x"))) },
+	} {
+		change()
+		before := len(v.Problems)
+		v, err = VerifyDir(f.fs, f.log.dir, testIncarnation)
+		if err != nil || len(v.Problems) <= before {
+			t.Errorf("%s: %v, %v", name, v.Problems, err)
+		}
+	}
+}
