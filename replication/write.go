@@ -29,8 +29,8 @@ func (r *Replica) write() {
 	r.writeDelta()
 	if t.ageWant {
 		t.ageWant = false
-		if t.failed == nil && t.run.log.ShouldRoll(t.now) == segstore.RollAge {
-			r.roll()
+		if t.failed == nil {
+			r.roll(segstore.AppendingNothing)
 		}
 	}
 	if t.flushWant && t.failed == nil {
@@ -64,7 +64,7 @@ func (r *Replica) makeRoom(bytes int) {
 // should roll. It returns false if the run is over.
 func (r *Replica) finishChunk() bool {
 	t := &r.turns
-	if !r.roll() {
+	if !r.roll(segstore.AppendingUser) {
 		return false
 	}
 	c := t.growing
@@ -134,12 +134,12 @@ func (r *Replica) appendControl(kind chunk.Type, flags chunk.Flags, payload []by
 	return length, r.append(c)
 }
 
-// roll begins a new segment if the log should have one, before something is
-// appended: a snapshot that carries everything (design 3.3, F1). It returns
-// false if the run is over.
-func (r *Replica) roll() bool {
+// roll begins a new segment if the log should have one before next is appended:
+// a snapshot that carries everything (design 3.3, F1). It returns false if the
+// run is over.
+func (r *Replica) roll(next segstore.Appending) bool {
 	t := &r.turns
-	kind := t.run.log.ShouldRoll(t.now)
+	kind := t.run.log.ShouldRoll(t.now, next)
 	if kind == segstore.RollNone {
 		return true
 	}
@@ -184,7 +184,7 @@ func (r *Replica) writeDelta() {
 	}
 	t.urgent = false
 	for t.failed == nil && t.pacer.Decide(t.stamp, false).Action == tracking.WriteDelta {
-		if !r.roll() {
+		if !r.roll(segstore.AppendingDelta) {
 			return
 		}
 		if t.pending.Len() == 0 {

@@ -175,20 +175,27 @@ func (l *Log) closed() bool {
 }
 
 // ShouldRoll tells whether the next append should begin a new segment, and why
-// (design 3.3). The leader asks before it builds a chunk; a follower rolls when
-// it is sent a chunk flagged segment-start. Mutator.
-func (l *Log) ShouldRoll(now time.Time) RollKind {
+// (design 3.3). The leader asks before it builds a chunk, and tells of what kind
+// that is; a follower rolls when it is sent a chunk flagged segment-start.
+// Mutator.
+func (l *Log) ShouldRoll(now time.Time, next Appending) RollKind {
 	if l.active == nil {
 		return RollNone
 	}
 	s := &l.summary
+	// The head snapshot says best how big one is. What State estimates is an
+	// upper bound, by which tracking could pile up beyond nine snapshots.
+	snapshot := s.SnapshotBytes
+	if s.SnapshotLast.LSN == 0 {
+		snapshot = l.tracking.Stats().SnapshotBytesMax
+	}
 	return plan.Roll(&plan.RollInput{
-		Holds:         s.UserChunks+s.DeltaChunks > 0,
+		Holds: s.UserChunks+s.DeltaChunks > 0, Appending: next,
 		UnitUserBytes: l.unit.userBytes, SegmentBytes: l.config.SegmentBytes,
 		UnitFirst: l.unit.first, UnitUsed: l.unit.used,
 		Now: chunk.Timestamp(now.UnixMilli()), MaxAge: l.config.MaxAge.Milliseconds(),
 		ControlBytes: s.ControlBytes(), UserBytes: s.UserBytes,
-		SnapshotBytes:   l.tracking.Stats().SnapshotBytesMax,
+		SnapshotBytes:   snapshot,
 		ControlBytesMin: l.config.ControlBytes, ControlPerMille: l.config.ControlPerMille,
 	})
 }

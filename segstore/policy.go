@@ -9,6 +9,15 @@ type (
 	Policy = plan.Policy
 	// RollKind says why a log should begin a new segment.
 	RollKind = plan.RollKind
+	// Appending says what is about to be appended.
+	Appending = plan.Appending
+)
+
+// What may be about to be appended.
+const (
+	AppendingUser    = plan.AppendingUser
+	AppendingDelta   = plan.AppendingDelta
+	AppendingNothing = plan.AppendingNothing
 )
 
 // The kinds of rolls.

@@ -248,7 +248,7 @@ func TestShouldRoll(t *testing.T) {
 	f.barrier()
 	should := func(want plan.RollKind) {
 		t.Helper()
-		if got := f.log.ShouldRoll(timeOf(f.now)); got != want {
+		if got := f.log.ShouldRoll(timeOf(f.now), AppendingUser); got != want {
 			t.Fatalf("got %s, want %s; unit %+v", got, want, f.log.unit)
 		}
 	}
@@ -257,6 +257,9 @@ func TestShouldRoll(t *testing.T) {
 	should(plan.RollNone)
 	f.publish(1, 4000)
 	should(plan.RollSize)
+	if got := f.log.ShouldRoll(timeOf(f.now), AppendingDelta); got != plan.RollNone {
+		t.Errorf("before a delta: %s", got)
+	}
 	f.sync()
 	f.restart()
 	should(plan.RollSize)

@@ -22,12 +22,29 @@ func (k RollKind) String() string { return [...]string{"none", "size", "age", "c
 // StartsUnit tells whether the new segment begins a unit of retention.
 func (k RollKind) StartsUnit() bool { return k == RollSize || k == RollAge }
 
+// Appending says what is about to be appended. Units of retention begin by user data
+// and time alone: if tracking could begin one, the full one before it would not
+// be the newest any more, and might be retired although no message has come
+// (I21).
+type Appending uint8
+
+const (
+	// AppendingUser: a user chunk. Any roll may come before it.
+	AppendingUser Appending = iota
+	// AppendingDelta: a delta. Only a control roll may.
+	AppendingDelta
+	// AppendingNothing: it is only looked whether the log is due by age, the one roll
+	// that needs no append.
+	AppendingNothing
+)
+
 // RollInput is what the decision rests on (design 3.3, E4). Byte counts are of
 // chunks already written.
 type RollInput struct {
 	// Holds tells that the active segment has a chunk beside its head snapshot;
 	// without one it must not roll, or it would for ever.
-	Holds bool
+	Holds     bool
+	Appending Appending
 	// UnitUserBytes counts since the last size or age roll.
 	UnitUserBytes, SegmentBytes int64
 	// UnitFirst is the timestamp of the first user chunk since then, if UnitUsed.
@@ -39,7 +56,7 @@ type RollInput struct {
 	// ControlBytes are those of deltas and barriers in the active segment,
 	// UserBytes those of its user chunks.
 	ControlBytes, UserBytes int64
-	// SnapshotBytes is what a snapshot would take now.
+	// SnapshotBytes is what the newest snapshot took, or the next one may take.
 	SnapshotBytes   int64
 	ControlBytesMin int64
 	ControlPerMille int64
@@ -50,11 +67,11 @@ func Roll(in *RollInput) RollKind {
 	switch {
 	case !in.Holds:
 		return RollNone
-	case in.UnitUserBytes >= in.SegmentBytes:
+	case in.Appending == AppendingUser && in.UnitUserBytes >= in.SegmentBytes:
 		return RollSize
-	case in.UnitUsed && in.MaxAge > 0 && int64(in.Now-in.UnitFirst) > in.MaxAge/4:
+	case in.Appending != AppendingDelta && in.UnitUsed && in.MaxAge > 0 && int64(in.Now-in.UnitFirst) > in.MaxAge/4:
 		return RollAge
-	case in.ControlBytes > max(in.ControlBytesMin, in.SnapshotBytes) &&
+	case in.Appending != AppendingNothing && in.ControlBytes > max(in.ControlBytesMin, in.SnapshotBytes) &&
 		in.ControlBytes > in.UserBytes/1000*in.ControlPerMille+in.UserBytes%1000*in.ControlPerMille/1000:
 		return RollControl
 	}

@@ -27,6 +27,12 @@ func TestRoll(t *testing.T) {
 		{"less than the share of user bytes", func(in *RollInput) { in.ControlBytes, in.UserBytes = 200, 10_000 }, RollNone},
 		{"more than the share", func(in *RollInput) { in.ControlBytes, in.UserBytes = 201, 10_000 }, RollControl},
 		{"size goes before control", func(in *RollInput) { in.ControlBytes, in.UnitUserBytes = 1<<40, 1<<40 }, RollSize},
+		{"a delta begins no unit by size", func(in *RollInput) { in.Appending, in.UnitUserBytes = AppendingDelta, 1<<40 }, RollNone},
+		{"nor by age", func(in *RollInput) { in.Appending, in.UnitFirst = AppendingDelta, 0 }, RollNone},
+		{"it may follow on a control roll", func(in *RollInput) { in.Appending, in.ControlBytes, in.UnitUserBytes = AppendingDelta, 101, 1<<40 }, RollControl},
+		{"age needs no append", func(in *RollInput) { in.Appending, in.UnitFirst = AppendingNothing, 0 }, RollAge},
+		{"also where the unit is full", func(in *RollInput) { in.Appending, in.UnitFirst, in.UnitUserBytes = AppendingNothing, 0, 1<<40 }, RollAge},
+		{"control bytes don't roll without one", func(in *RollInput) { in.Appending, in.ControlBytes = AppendingNothing, 1<<40 }, RollNone},
 		{"huge counts", func(in *RollInput) { in.ControlBytes, in.UserBytes = 1<<50, 1<<62 }, RollNone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
