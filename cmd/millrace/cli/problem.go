@@ -52,9 +52,9 @@ func explain(err error) *problem {
 	if errors.As(err, &p) {
 		return p
 	}
-	var netErr net.Error
+	var network *net.OpError
 	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &netErr):
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network):
 		return fail(exitUnreachable, "%w", err)
 	case errors.Is(err, os.ErrNotExist):
 		return fail(exitNotFound, "%w", err)

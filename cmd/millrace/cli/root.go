@@ -52,7 +52,7 @@ const helpTemplate = `{{with .Example}}{{.}}
 
 {{end}}{{with (or .Long .Short)}}{{.}}
 
-{{end}}usage: {{if .Runnable}}{{.UseLine}}{{else}}{{.CommandPath}} COMMAND{{end}}
+{{end}}usage: {{if .HasAvailableSubCommands}}{{.CommandPath}} COMMAND{{else}}{{.UseLine}}{{end}}
 {{if .HasAvailableSubCommands}}{{range .Commands}}{{if .IsAvailableCommand}}
   {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}
 {{end}}{{if .HasAvailableLocalFlags}}
@@ -109,6 +109,7 @@ func noSubcommand(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	p := usage("%q is no command of %s", args[0], cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		return p.suggest(cmd.CommandPath() + " " + near[0])
 	}
