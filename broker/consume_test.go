@@ -2,7 +2,6 @@ package broker_test
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"testing"
@@ -406,51 +405,6 @@ func TestDeliver_aConsumerThatDoesNotReadIsCut(t *testing.T) {
 	eventually(t, "the lazy consumer is cut", func() bool { return h.broker.Stats().CutConsumers == 1 })
 	eventually(t, "its connection is gone", func() bool { return h.broker.Stats().Connections == 1 })
 	p.ask(&wire.Metadata{Correlation: p.next()}) // others go on
-}
-
-func TestDeliver_aSlowConsumerIsNotCut(t *testing.T) {
-	h := serve(t, func(c *broker.Config) { c.BlockedSocketTimeout = 200 * time.Millisecond })
-	p := h.open(t)
-	p.create("s")
-	p.declare(0, "", "s")
-	message := strings.Repeat("m", 1_000_000)
-	const n = 5
-	go func() {
-		for i := range n {
-			p.publish(0, uint64(i), message)
-		}
-	}()
-	p.wantConfirms(0, 0, n)
-	conn, err := net.Dial("tcp", h.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if err := conn.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil {
-		t.Fatal(err)
-	}
-	// A round of deliveries takes longer than the time-out, yet something is read
-	// all the time.
-	slow := newPeer(t, &slowConn{Conn: conn, pause: 20 * time.Millisecond})
-	slow.SetDeadline(time.Now().Add(3 * patience))
-	slow.advance(5, "guest", "guest", &wire.Tune{})
-	slow.subscribe(0, "s", first, n)
-	for want := range n {
-		if got := slow.wantDeliver(); int(got.first) != want {
-			t.Fatalf("chunk at %d, want %d", got.first, want)
-		}
-	}
-}
-
-// slowConn reads a little at a time, with pauses.
-type slowConn struct {
-	net.Conn
-	pause time.Duration
-}
-
-func (c *slowConn) Read(b []byte) (int, error) {
-	<-time.After(c.pause)
-	return io.ReadAtLeast(c.Conn, b[:min(len(b), 200_000)], 1)
 }
 
 func TestOffsets_storeAndQuery(t *testing.T) {

@@ -83,7 +83,8 @@ type peer struct {
 	correlation uint32
 	skip        map[wire.Key]bool // what ask passes over
 	skipped     []wire.Command
-	reset       func() // of openTCP: ends by RST
+	reset       func()    // of openTCP: ends by RST
+	slow        *slowConn // of a connection in virtual time
 }
 
 // dial connects and says nothing.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,9 +57,26 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)
 func (p *pipes) dial(t testing.TB) *peer {
 	ours, theirs := net.Pipe()
 	p.accepted <- localPipe{theirs}
-	dialled := newPeer(t, ours)
+	slow := &slowConn{Conn: ours, t: t}
+	dialled := newPeer(t, slow)
+	dialled.slow = slow
 	dialled.SetDeadline(time.Time{})
 	return dialled
+}
+
+// slowConn reads little at a time, with pauses if it is told to.
+type slowConn struct {
+	net.Conn
+	t     testing.TB
+	pause time.Duration
+}
+
+func (c *slowConn) Read(b []byte) (int, error) {
+	if c.pause > 0 {
+		pass(c.t, c.pause)
+		b = b[:min(len(b), 30_000)]
+	}
+	return c.Conn.Read(b)
 }
 
 // localPipe is a connection in memory that comes from loopback.
@@ -358,6 +376,35 @@ func TestDeliver_aBlockedSocketIsCutInTime(t *testing.T) {
 		}
 		if at := time.Since(start); at < 60*time.Second || at > 62*time.Second {
 			t.Errorf("cut after %s, want 60 s", at)
+		}
+	})
+}
+
+func TestDeliver_aSlowConsumerIsNotCut(t *testing.T) {
+	inVirtualTime(t, nil, func(t *testing.T, h *house, dial func() *peer) {
+		publisher, slow := dial(), dial()
+		for _, p := range []*peer{publisher, slow} {
+			p.advance(5, "guest", "guest", &wire.Tune{})
+		}
+		publisher.create("s")
+		publisher.declare(0, "", "s")
+		message := strings.Repeat("m", 1_000_000)
+		const n = 3
+		for i := range n {
+			publisher.publish(0, uint64(i), message)
+			publisher.wantConfirms(0, uint64(i), 1)
+		}
+		// A chunk takes a quarter of an hour, yet something is read all the time.
+		slow.subscribe(0, "s", first, n)
+		slow.slow.pause = 30 * time.Second
+		start := time.Now()
+		for want := range n {
+			if got := slow.wantDeliver(); int(got.first) != want {
+				t.Fatalf("chunk at %d, want %d", got.first, want)
+			}
+		}
+		if took := time.Since(start); took < 30*time.Minute {
+			t.Errorf("took %s: nothing was slow", took)
 		}
 	})
 }
