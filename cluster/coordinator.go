@@ -341,6 +341,9 @@ func (r *reign) round() {
 	for _, i := range steps.Installs {
 		r.calls.Go(func() { r.install(i) })
 	}
+	for _, h := range steps.Handovers { // each for itself: a slow one must not keep the others silent
+		r.calls.Go(func() { r.handOver(h) })
+	}
 	r.note(view, streams, &steps)
 	r.command(&steps)
 }
@@ -492,4 +495,18 @@ func (r *reign) install(n catalog.NodeInstalls) {
 			}
 		}
 	}, streams...)
+}
+
+// handOver asks one leader to make way and posts its answer.
+func (r *reign) handOver(h catalog.Handover) {
+	ctx, cancel := context.WithTimeout(r.ctx, handoverTimeout)
+	defer cancel()
+	err := r.c.config.Fencer.HandOver(ctx, h)
+	r.post(func(view *catalog.State, sight *catalog.Sight) {
+		if s, ok := view.Incarnation(h.Stream); ok && err == nil {
+			sight.HandedOver(s, h.Epoch, h.To)
+			return
+		}
+		sight.HandoverFailed(h.Stream, h.Epoch, r.tick())
+	}, h.Stream)
 }

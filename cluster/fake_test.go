@@ -59,7 +59,10 @@ func (r *replicas) Fence(_ context.Context, node protocol.NodeID, requests []cat
 		default:
 			r.disk.promised[s.Incarnation] = s.Epoch
 			delete(r.leads, s.Incarnation)
-			answers[i].Report = protocol.Report{Stream: s.Incarnation, Epoch: s.Epoch, Node: node, Run: r.run}
+			me, _ := s.Replica(node)
+			answers[i].Report = protocol.Report{
+				Stream: s.Incarnation, Epoch: s.Epoch, Node: node, Run: r.run, Registration: me.Registration,
+			}
 		}
 	}
 	return answers, nil
@@ -81,6 +84,15 @@ func (r *replicas) Install(_ context.Context, node protocol.NodeID, installation
 		}
 	}
 	return answers, nil
+}
+
+func (r *replicas) HandOver(_ context.Context, h catalog.Handover) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.leads[h.Stream] != h.Epoch {
+		return errors.New("does not lead")
+	}
+	return nil
 }
 
 // fail makes fences of a stream fail, or work again.

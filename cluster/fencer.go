@@ -9,9 +9,9 @@ import (
 )
 
 // Fencer reaches the replicas of a node: by a call on this one, by the link on
-// others. Both methods answer one result for each request, in their order, or
-// an error for all if the node could not be reached. They return soon after ctx
-// ends and may be called many at once.
+// others. Its methods return soon after ctx ends and may be called many at
+// once. Those for many requests answer one result for each, in their order, or
+// an error for all if the node could not be reached.
 type Fencer interface {
 	// Fence has replicas promise their streams' newest epochs and report (A2,
 	// A3). A replica of a stream that the node has never seen is made.
@@ -20,6 +20,11 @@ type Fencer interface {
 	// replica leads the epoch, now or already; ErrVoid if it does not and will
 	// not; another error if it may be tried again.
 	Install(ctx context.Context, node protocol.NodeID, installations []catalog.Installation) ([]error, error)
+	// HandOver has a leader stop accepting and commit all that it has (D4). It
+	// answers nil once the heir holds it durably; the leader then takes nothing
+	// any more until it hears of the next epoch, or has waited for that too
+	// long. With an error it leads on.
+	HandOver(ctx context.Context, handover catalog.Handover) error
 }
 
 // FenceAnswer is a replica's report, or why there is none.
@@ -33,4 +38,7 @@ const (
 	fenceTimeout = 10 * time.Second
 	// installTimeout bounds the start of leaders.
 	installTimeout = 10 * time.Second
+	// handoverTimeout bounds how long a leader that was asked to make way takes
+	// nothing from publishers.
+	handoverTimeout = 5 * time.Second
 )

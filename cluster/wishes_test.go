@@ -104,3 +104,58 @@ func TestProposed_registersAndClears(t *testing.T) {
 	says(c, protocol.ProposeClear, "n1")
 	eventually(t, c, "it counts again", voter(c, "n1"))
 }
+
+// An operator moves the leader, then drains the node that it went to.
+func TestCoordinator_movesLeaders(t *testing.T) {
+	c := openThree(t, nil)
+	ctx := within(t)
+	i := stream(c).Incarnation
+	if err := c.do(ctx, &catalog.AddReplicas{Replicas: []catalog.Added{{Stream: i, Node: "n2"}}}); err != nil {
+		t.Fatal(err)
+	}
+	says(c, protocol.ProposeSettled, "n1")
+	says(c, protocol.ProposePromote, "n2")
+	eventually(t, c, "n2 is a voter", voter(c, "n2"))
+	if err := c.do(ctx, &catalog.TransferLeaders{Transfers: []catalog.Transfer{{Stream: i, To: "n2"}}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, c, "n2 leads", func(*catalog.State) bool { return stream(c).Leader.Node == "n2" })
+	if s := stream(c); s.Epoch != 2 || s.Target != "" {
+		t.Errorf("after the transfer: epoch %d, target %q", s.Epoch, s.Target)
+	}
+	if err := c.do(ctx, &catalog.MarkNode{ID: "n2", Draining: true}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, c, "n1 leads", func(*catalog.State) bool { return stream(c).Leader.Node == "n1" })
+}
+
+// A leader's node that is gone costs the stream its epoch, and what is new goes
+// elsewhere.
+func TestSee_goneNode(t *testing.T) {
+	c := openThree(t, nil)
+	ctx := within(t)
+	i := stream(c).Incarnation
+	for _, n := range []protocol.NodeID{"n2", "n3"} {
+		if err := c.do(ctx, &catalog.AddReplicas{Replicas: []catalog.Added{{Stream: i, Node: n}}}); err != nil {
+			t.Fatal(err)
+		}
+		says(c, protocol.ProposeSettled, "n1")
+		says(c, protocol.ProposePromote, n)
+		eventually(t, c, "it is a voter", voter(c, n))
+	}
+	if err := c.do(ctx, &catalog.TransferLeaders{Transfers: []catalog.Transfer{{Stream: i, To: "n3"}}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, c, "n3 leads", func(*catalog.State) bool { return stream(c).Leader.Node == "n3" })
+	c.See("n3", catalog.Gone)
+	eventually(t, c, "another leads", func(*catalog.State) bool { return stream(c).Led() && stream(c).Leader.Node != "n3" })
+	two, _ := catalog.ParseArguments(map[string]string{"initial-cluster-size": "2"})
+	if err := c.CreateStream(ctx, CreateStream{VHost: "/", Name: "t", Arguments: two}); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := c.View().Stream("/", "t")
+	if _, ok := s.Replica("n3"); ok {
+		t.Error("a new stream went to a node that is gone")
+	}
+	c.See("n3", catalog.Up)
+}

@@ -40,14 +40,12 @@ func (c *company) round() bool {
 		}
 	}
 	for _, h := range steps.Handovers {
-		for _, x := range h.Handovers {
-			s, _ := c.state.Incarnation(x.Stream)
-			if c.fails(h.Node) || c.fails(x.To) {
-				c.sight.HandoverFailed(x.Stream, x.Epoch, c.tick)
-				continue
-			}
-			c.sight.HandedOver(s, x.Epoch, x.To)
+		s, _ := c.state.Incarnation(h.Stream)
+		if c.fails(h.From) || c.fails(h.To) {
+			c.sight.HandoverFailed(h.Stream, h.Epoch, c.tick)
+			continue
 		}
+		c.sight.HandedOver(s, h.Epoch, h.To)
 	}
 	if len(steps.Grants) > 0 {
 		c.do(&GrantEpochs{Streams: steps.Grants})

@@ -20,7 +20,7 @@ func (d *decider) handOver(s *Stream, p *progress) {
 		d.wake(s, d.now+deferral)
 	default:
 		d.sight.handing[s.Incarnation] = s.Epoch
-		d.handovers[s.Leader.Node] = append(d.handovers[s.Leader.Node], Handover{s.Incarnation, s.Epoch, to})
+		d.steps.Handovers = append(d.steps.Handovers, Handover{s.Incarnation, s.Epoch, s.Leader.Node, to})
 	}
 }
 

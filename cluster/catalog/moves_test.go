@@ -89,7 +89,7 @@ func TestNextSteps_drainIsBounded(t *testing.T) {
 		if len(g.sight.handing) > handoversMax {
 			t.Fatalf("%d leaders hand over at once", len(g.sight.handing))
 		}
-		for _, h := range steps.Handovers[0].Handovers {
+		for _, h := range steps.Handovers {
 			if seen[h.Stream] {
 				t.Fatalf("stream %s was asked twice", h.Stream)
 			}

@@ -34,18 +34,12 @@ type NodeInstalls struct {
 	Assignments []Installation
 }
 
-// Handover asks a leader to stop accepting, to commit all that it has, and to
-// answer when To holds it durably (D4).
+// Handover asks the leader on From to stop accepting, to commit all that it
+// has, and to answer when To holds it durably (D4).
 type Handover struct {
-	Stream chunk.Incarnation
-	Epoch  chunk.Epoch
-	To     protocol.NodeID
-}
-
-// NodeHandovers are handovers for leaders on one node.
-type NodeHandovers struct {
-	Node      protocol.NodeID
-	Handovers []Handover
+	Stream   chunk.Incarnation
+	Epoch    chunk.Epoch
+	From, To protocol.NodeID
 }
 
 // Stuck is a stream that can't get a leader, and why.
@@ -61,7 +55,7 @@ type Steps struct {
 	Fences    []NodeFences
 	Elected   []Assign // one AssignLeaders
 	Installs  []NodeInstalls
-	Handovers []NodeHandovers
+	Handovers []Handover
 	Added     []Added   // one AddReplicas
 	Retired   []Retired // one RetireReplicas
 	Removed   []Removed // one RemoveReplicas
@@ -95,7 +89,6 @@ func NextSteps(s *State, g *Sight, streams []chunk.Incarnation, now protocol.Tic
 	d := decider{
 		state: s, sight: g, now: now, steps: &steps, learners: map[protocol.NodeID]int{},
 		fences: map[protocol.NodeID][]FenceRequest{}, installs: map[protocol.NodeID][]Installation{},
-		handovers: map[protocol.NodeID][]Handover{},
 	}
 	for _, i := range streams {
 		stream, ok := s.Incarnation(i)
@@ -117,22 +110,18 @@ func NextSteps(s *State, g *Sight, streams []chunk.Incarnation, now protocol.Tic
 		if list := d.installs[n.ID]; len(list) > 0 {
 			steps.Installs = append(steps.Installs, NodeInstalls{n.ID, list})
 		}
-		if list := d.handovers[n.ID]; len(list) > 0 {
-			steps.Handovers = append(steps.Handovers, NodeHandovers{n.ID, list})
-		}
 	}
 	return steps
 }
 
 // decider collects the steps of one call.
 type decider struct {
-	state     *State
-	sight     *Sight
-	now       protocol.Tick
-	steps     *Steps
-	fences    map[protocol.NodeID][]FenceRequest
-	installs  map[protocol.NodeID][]Installation
-	handovers map[protocol.NodeID][]Handover
+	state    *State
+	sight    *Sight
+	now      protocol.Tick
+	steps    *Steps
+	fences   map[protocol.NodeID][]FenceRequest
+	installs map[protocol.NodeID][]Installation
 	// learners counts those that this call adds, by node.
 	learners map[protocol.NodeID]int
 }

@@ -44,9 +44,7 @@ func line(steps *Steps) string {
 		words = append(words, fmt.Sprintf("install %s", i.Node))
 	}
 	for _, h := range steps.Handovers {
-		for _, x := range h.Handovers {
-			words = append(words, fmt.Sprintf("%s hands over to %s", h.Node, x.To))
-		}
+		words = append(words, fmt.Sprintf("%s hands over to %s", h.From, h.To))
 	}
 	for _, x := range steps.Added {
 		words = append(words, strings.TrimSuffix(fmt.Sprintf("add %s for %s", x.Node, x.Instead), " for "))

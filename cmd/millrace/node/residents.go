@@ -206,6 +206,11 @@ func (f fencer) Install(ctx context.Context, node protocol.NodeID, list []catalo
 	return answers, nil
 }
 
+// HandOver is refused: without a link to another node nobody could take over.
+func (f fencer) HandOver(_ context.Context, h catalog.Handover) error {
+	return fmt.Errorf("hand stream %s over to %s: %w", h.Stream, h.To, errElsewhere)
+}
+
 // install tells a replica that it leads. A refusal ends the epoch (A5).
 func (f fencer) install(ctx context.Context, i *catalog.Installation) error {
 	err := f.replicas.Assign(ctx, i.Assignment, &i.Inheritance)
