@@ -177,20 +177,37 @@ func (f fencer) Fence(ctx context.Context, node protocol.NodeID, requests []cata
 		return nil, fmt.Errorf("%w: %s", errElsewhere, node)
 	}
 	answers := make([]cluster.FenceAnswer, len(requests))
+	f.openAll(requests, answers)
 	var fences []replication.FenceRequest
 	var of []int // the place in answers of each fence
 	for i, q := range requests {
-		if err := f.open(q.Stream); err != nil {
-			answers[i].Err = err
-			continue
+		if answers[i].Err == nil {
+			fences = append(fences, replication.FenceRequest{Stream: q.Stream.Incarnation, Epoch: q.Stream.Epoch})
+			of = append(of, i)
 		}
-		fences = append(fences, replication.FenceRequest{Stream: q.Stream.Incarnation, Epoch: q.Stream.Epoch})
-		of = append(of, i)
 	}
 	for k, result := range f.replicas.Fence(ctx, fences) {
 		answers[of[k]] = cluster.FenceAnswer{Report: result.Report, Err: result.Err}
 	}
 	return answers, nil
+}
+
+// opensMax bounds the replicas that are opened at a time. To open one is to
+// wait for the disk, several times when it is made.
+const opensMax = 32
+
+// openAll starts the replicas that do not run yet.
+func (f fencer) openAll(requests []catalog.FenceRequest, answers []cluster.FenceAnswer) {
+	var work sync.WaitGroup
+	places := make(chan struct{}, opensMax)
+	for i, q := range requests {
+		places <- struct{}{}
+		work.Go(func() {
+			answers[i].Err = f.open(q.Stream)
+			<-places
+		})
+	}
+	work.Wait()
 }
 
 func (f fencer) Install(ctx context.Context, node protocol.NodeID, list []catalog.Installation) ([]error, error) {
