@@ -1,21 +1,38 @@
 # Every target is one line; `make` alone lists them.
-TOOL := go tool -modfile=tools/go.mod
 .DEFAULT_GOAL := help
-.PHONY: help build run test race vet lint fuzz ci
+.PHONY: help build run test race vet lint fuzz bench kill-test goclient long soak ready ci clean
+ROUNDS ?= 10
+ADDRESSES ?=
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-build: ## build everything
-	go build ./...
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+build: ## build bin/millrace
+	go build -o bin/millrace ./cmd/millrace
+run: ## run one node on this machine
+	go run ./cmd/millrace dev $(ADDRESSES)
 test: ## run the whole test suite
 	go test ./...
 race: ## run the whole test suite under the race detector
 	go test -race ./...
 vet: ## run go vet
-	go vet ./...
+	go vet ./... && cd integration/goclient && go vet ./...
 lint: vet ## run gofmt, staticcheck and errorlint
 	scripts/lint.sh
 fuzz: ## fuzz every target for FUZZTIME (5s) each
 	scripts/fuzz.sh
+bench: build ## produce, consume, e2e at 100 B and 1 KiB beside this disk's own figures (PROFILE=1: CPU profiles)
+	scripts/bench.sh
+kill-test: ## kill -9 at ROUNDS (10) random moments under load
+	KILL_ROUNDS=$(ROUNDS) go test ./integration -run '^TestKill$$' -count 1 -timeout 60m -v
+goclient: ## the official Go client, unmodified, against a node
+	cd integration/goclient && go test -count 1 -timeout 20m -v ./...
+ready: build ## measure from the binary's start to its ready line, in an empty directory
+	scripts/ready.sh
+long: ## what takes too long for every change: 200 kills, a minute of fuzzing each, the benchmark
+	$(MAKE) kill-test ROUNDS=200 && FUZZTIME=60s scripts/fuzz.sh && $(MAKE) bench
+soak: ## kill tests until interrupted
+	while $(MAKE) kill-test ROUNDS=50; do :; done
 ci: ## what a change must pass before it lands
 	.ci/run
+clean: ## remove what was built
+	rm -rf bin build

@@ -102,7 +102,7 @@ func (h *house) Chunks(_ chunk.Incarnation, file string) ([]Chunk, error) {
 }
 
 func (h *house) Verify(context.Context, chunk.Incarnation) ([]Verdict, error) {
-	return []Verdict{{File: "00000000000000000001.0.seg", Chunks: 1, Problems: []Problem{}}}, nil
+	return []Verdict{{File: "00000000000000000001.0.seg", Chunks: 1, Problems: []string{}}}, nil
 }
 
 func (h *house) Connections() []Connection {

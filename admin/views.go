@@ -105,19 +105,13 @@ type Chunk struct {
 	FilterBytes  int    `json:"filter_bytes"`
 }
 
-// Verdict is what reading a whole segment file found.
+// Verdict is what reading a whole file found.
 type Verdict struct {
-	File     string    `json:"file"`
-	Chunks   int       `json:"chunks"`
-	Records  uint64    `json:"records"`
-	Bytes    int64     `json:"bytes"` // checked
-	Problems []Problem `json:"problems"`
-}
-
-// Problem is a place in a file that is not as it should be.
-type Problem struct {
-	Position int64  `json:"position"`
-	What     string `json:"what"`
+	File     string   `json:"file"`
+	Chunks   uint64   `json:"chunks"`
+	Records  uint64   `json:"records"`
+	Bytes    int64    `json:"bytes"`    // of the file
+	Problems []string `json:"problems"` // each says where; empty: all is well
 }
 
 // Connection is one client.

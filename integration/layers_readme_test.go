@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -18,6 +19,24 @@ func TestLayers_readmeAgrees(t *testing.T) {
 	want := readmeTable()
 	if !strings.Contains(string(readme), want) {
 		t.Errorf("README.md does not hold the table of rooms as the test knows it; it should read\n%s", want)
+	}
+}
+
+// TestReadme_namesWhatIsThere: a tour that leads to a file that is gone sends
+// newcomers away.
+func TestReadme_namesWhatIsThere(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`([a-z_./]+\\.(?:go|md|yaml))`").FindAllStringSubmatch(string(readme), -1)
+	if len(named) < 10 {
+		t.Errorf("only %d files are found in README", len(named))
+	}
+	for _, match := range named {
+		if _, err := os.Stat(filepath.Join(root, match[1])); err != nil {
+			t.Errorf("README leads to %s: %v", match[1], err)
+		}
 	}
 }
 

@@ -12,7 +12,7 @@ type room struct {
 	question string
 	may      []string // our rooms that it may import
 	reason   string   // what an import beyond may would break
-	// later marks a room of the plan that may still be missing.
+	// later marks a room of the plan that has no code yet.
 	later bool
 	// libraries: "" means the standard library and golang.org/x alone; "any"
 	// that the room may use other modules too. Pure rooms get no module at all.
@@ -27,21 +27,21 @@ const moduleName = "github.com/millrace/millrace"
 var house = []room{
 	{path: "segstore/chunk", pure: true, question: "what is a chunk, byte for byte?",
 		reason: "everything is built on the chunk, so it can lean on nothing"},
-	{path: "wire", later: true, pure: true, question: "what do clients say?",
+	{path: "wire", pure: true, question: "what do clients say?",
 		reason: "the client's language must not depend on how we store or replicate"},
-	{path: "segstore/vfs", later: true, question: "how is the disk reached?",
+	{path: "segstore/vfs", question: "how is the disk reached?",
 		reason: "a file system that knew what is stored in it could not be swapped for a faulty one"},
-	{path: "tracking", later: true, pure: true, question: "who has read and written how far, and when is it worth writing?",
+	{path: "tracking", pure: true, question: "who has read and written how far, and when is it worth writing?",
 		may: []string{"segstore/chunk"}, reason: "tracking is a value that is folded from chunks; who stores or ships it is not its business"},
-	{path: "segstore/manifest", later: true, pure: true, question: "what do the sealed segments contain?",
+	{path: "segstore/manifest", pure: true, question: "what do the sealed segments contain?",
 		may: []string{"segstore/chunk"}, reason: "a manifest describes files; opening them is segstore's work"},
-	{path: "replication/protocol", later: true, pure: true, question: "how do replicas agree?",
+	{path: "replication/protocol", pure: true, question: "how do replicas agree?",
 		may: []string{"segstore/chunk"}, reason: "the rules are searched by a simulator, which has no disk, network or clock"},
-	{path: "segstore/plan", later: true, pure: true, question: "what may be deleted, compacted, merged?",
+	{path: "segstore/plan", pure: true, question: "what may be deleted, compacted, merged?",
 		may: []string{"segstore/chunk", "segstore/manifest"}, reason: "a plan is decided from summaries alone; carrying it out is segstore's work"},
 	{path: "cluster/catalog", pure: true, question: "what streams, replicas, users exist; what is the next step?",
 		may: []string{"segstore/chunk", "replication/protocol"}, reason: "every node must come to the same catalog from the same commands"},
-	{path: "segstore", later: true, question: "append, recover, read, seal, compact; the node journal",
+	{path: "segstore", question: "append, recover, read, seal, compact; the node journal",
 		may:      []string{"segstore/chunk", "segstore/manifest", "segstore/plan", "segstore/vfs", "tracking"},
 		reason:   "a log that knew of leaders or clients could not be recovered or inspected alone",
 		testsMay: []string{"segstore/crashtest"}},
@@ -49,19 +49,19 @@ var house = []room{
 		may: []string{"segstore/chunk", "replication/protocol"}, reason: "the link carries messages of the protocol and decides nothing"},
 	{path: "cluster", libraries: "any", question: "who is here, and who leads?",
 		may: []string{"segstore/chunk", "cluster/catalog", "replication/protocol"}, reason: "the metadata plane never touches a log: no message and no stored offset passes through it"},
-	{path: "replication", later: true, question: "run this node's replicas: one short turn for each event",
+	{path: "replication", question: "run this node's replicas: one short turn for each event",
 		may:      []string{"segstore/chunk", "tracking", "segstore", "replication/protocol"},
 		reason:   "replicas take assignments as values; where these come from is joined in cmd",
 		testsMay: []string{"segstore/vfs"}},
-	{path: "broker", later: true, question: "serve clients: sessions, publishers, subscriptions, credit",
+	{path: "broker", question: "serve clients: sessions, publishers, subscriptions, credit",
 		may:      []string{"wire", "segstore/chunk", "cluster/catalog", "segstore", "replication"},
 		reason:   "a session speaks to the catalog and to replicas, never to raft or files",
 		testsMay: []string{"client", "segstore/vfs"}},
-	{path: "client", later: true, libraries: "any", question: "how do our own tools talk to any broker of this protocol?",
+	{path: "client", libraries: "any", question: "how do our own tools talk to any broker of this protocol?",
 		may: []string{"wire", "segstore/chunk"}, reason: "a client that knew our broker could not be pointed at another one"},
-	{path: "admin", later: true, libraries: "any", question: "serve operators: HTTP API `/api/v1`, management subset, metrics, embedded page",
+	{path: "admin", libraries: "any", question: "serve operators: HTTP API `/api/v1`, management subset, metrics, embedded page",
 		may: []string{"cluster/catalog", "segstore/chunk"}, testsMay: []string{"replication/protocol"}, reason: "operators' answers come through small interfaces, so that the page never reaches into a replica"},
-	{path: "cmd/millrace", later: true, libraries: "any", question: "wiring; the room that knows all",
+	{path: "cmd/millrace", libraries: "any", question: "wiring; the room that knows all",
 		may: []string{"*"}},
 	{path: "integration", libraries: "any", question: "does the whole hold together?",
 		may: []string{"*"}},

@@ -17,10 +17,17 @@ type Process struct {
 // ticksPerSecond is USER_HZ, which Linux fixes for what it shows in /proc.
 const ticksPerSecond = 100
 
-// Watch begins to count the CPU time of the process; 0 watches nothing.
+// resetPeak written to clear_refs sets VmHWM back to the present.
+const resetPeak = "5"
+
+// Watch begins to count the CPU time of the process and, where the system lets
+// us, its peak memory anew; 0 watches nothing.
 func Watch(pid int) (*Process, error) {
 	p := &Process{pid: pid}
 	var err error
+	if pid != 0 {
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(resetPeak), 0) // else the peak is since its start
+	}
 	p.cpu, err = p.cpuTime()
 	return p, err
 }

@@ -27,7 +27,7 @@ func benchCommand(t *terminal) *cobra.Command {
 		benchLoad(t, "produce", "publish and wait for confirms", bench.Load{Producers: 1, Frame: 100}),
 		benchLoad(t, "consume", "read a filled stream from the first message on", bench.Load{Consumers: 1, Frame: 100, Messages: 5_000_000}),
 		benchLoad(t, "e2e", "publish at a fixed rate and measure until a consumer has it", bench.Load{Producers: 1, Consumers: 1, Rate: 1000, Frame: 1}),
-		benchDisk(t))
+		benchDisk(t), benchReport(t))
 }
 
 // benchOptions are what the three loads share.
@@ -229,8 +229,15 @@ func printBench(t *terminal, format string, r bench.Result) error {
 	if format == "json" || format == "ndjson" {
 		return printOne(t.out, format, r, nil)
 	}
-	out := listing{columns: []column{left("KIND"), right("SIZE"), right("MESSAGES"), right("SECONDS"), right("MSG/S"), right("MB/S"),
-		right("CONFIRM P50"), right("P99"), right("MAX"), right("E2E P50"), right("P99"), right("MAX"), right("CPU µS/MSG"), right("PEAK RSS")}}
+	out := listing{columns: append([]column{left("KIND")}, benchColumns...)}
+	out.add(r, append([]string{r.Kind}, benchCells(r)...)...)
+	return out.print(t.out, format)
+}
+
+var benchColumns = []column{right("SIZE"), right("MESSAGES"), right("SECONDS"), right("MSG/S"), right("MB/S"),
+	right("CONFIRM P50"), right("P99"), right("MAX"), right("E2E P50"), right("P99"), right("MAX"), right("CPU µS/MSG"), right("PEAK RSS")}
+
+func benchCells(r bench.Result) []string {
 	ms := func(v float64) string {
 		if v == 0 {
 			return "-"
@@ -241,10 +248,30 @@ func printBench(t *terminal, format string, r bench.Result) error {
 	if r.ServerRSS > 0 {
 		cpu, rss = fmt.Sprintf("%.2f", r.ServerCPU), size(r.ServerRSS)
 	}
-	out.add(r, r.Kind, count(uint64(r.Load.Size)), count(r.Messages), fmt.Sprintf("%.2f", r.Seconds), count(uint64(r.PerSecond)),
+	return []string{count(uint64(r.Load.Size)), count(r.Messages), fmt.Sprintf("%.2f", r.Seconds), count(uint64(r.PerSecond)),
 		fmt.Sprintf("%.1f", r.MBPerSec), ms(r.Confirm.P50), ms(r.Confirm.P99), ms(r.Confirm.Max),
-		ms(r.EndToEnd.P50), ms(r.EndToEnd.P99), ms(r.EndToEnd.Max), cpu, rss)
-	return out.print(t.out, format)
+		ms(r.EndToEnd.P50), ms(r.EndToEnd.P99), ms(r.EndToEnd.Max), cpu, rss}
+}
+
+func benchReport(t *terminal) *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use: "report FOLDER", Short: "one table of a folder's results, with ratios", Args: arguments(1, 1),
+		Example: examples("make bench", "fills build/bench and ends with this", "millrace bench report build/bench -o json", "for scripts"),
+	}
+	addFormat(cmd, &format)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		lines, err := bench.Report(args[0])
+		if err != nil {
+			return err
+		}
+		out := listing{columns: append(append([]column{left("LOAD")}, benchColumns...), left("BESIDE"))}
+		for _, l := range lines {
+			out.add(l, append(append([]string{l.Name}, benchCells(l.Result)...), l.Against)...)
+		}
+		return out.print(t.out, format)
+	}
+	return cmd
 }
 
 func benchDisk(t *terminal) *cobra.Command {

@@ -78,6 +78,7 @@ func (l *listing) printCSV(w io.Writer) error {
 func (l *listing) printTable(w io.Writer) error {
 	t := table.NewWriter()
 	style := table.StyleDefault
+	style.Format.Header = text.FormatDefault // titles are upper case where they should be
 	style.Options = table.OptionsNoBordersAndSeparators
 	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
 	t.SetStyle(style)

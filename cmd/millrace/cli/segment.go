@@ -213,12 +213,12 @@ func printVerdicts(t *terminal, format string, list []admin.Verdict) error {
 		found := "good"
 		if len(v.Problems) > 0 {
 			bad += len(v.Problems)
-			found = "at " + strconv.FormatInt(v.Problems[0].Position, 10) + ": " + v.Problems[0].What
+			found = v.Problems[0]
 			if more := len(v.Problems) - 1; more > 0 {
 				found += " (and " + strconv.Itoa(more) + " more)"
 			}
 		}
-		out.add(v, v.File, strconv.Itoa(v.Chunks), count(v.Records), size(uint64(v.Bytes)), found)
+		out.add(v, v.File, count(v.Chunks), count(v.Records), size(uint64(v.Bytes)), found)
 	}
 	if err := out.print(t.out, format); err != nil {
 		return err
