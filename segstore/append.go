@@ -47,7 +47,7 @@ func (l *Log) Append(chunks ...*Chunk) error {
 
 // checkContinues holds every chunk against the one before it (B2).
 func (l *Log) checkContinues(chunks []*Chunk) error {
-	tail, next, digest, last := l.tail, l.next, l.digest, l.last
+	tail, next, digest, last := l.before(), l.next, l.digest, l.last
 	for _, c := range chunks {
 		h := &c.Header
 		if err := continues(h, tail, next, digest, last); err != nil {
@@ -122,6 +122,7 @@ func (l *Log) appendRun(run []*Chunk) error {
 func (l *Log) adopt(s *segment, run []*Chunk) error {
 	for _, c := range run {
 		h := &c.Header
+		l.passGap(h.LSN - 1)
 		c.segment, c.position = s, l.summary.Size
 		if err := l.tracking.Apply(h, h.TrailerOf(c.Head)); err != nil {
 			// The bytes are good and yet not tracking: a faulty writer. Going on
@@ -174,7 +175,8 @@ func (l *Log) condemn(err, fatal error) error {
 // begin creates the segment's file that starts with this chunk. Its name is
 // synced before any chunk in it can count as durable.
 func (l *Log) begin(first *chunk.Header) error {
-	s := &segment{log: l, name: manifest.Name{FirstLSN: first.LSN}, base: first.BaseOffset}
+	lsn, _, _, _ := l.state.End() // the first chunk's, unless its head is in a gap
+	s := &segment{log: l, name: manifest.Name{FirstLSN: lsn}, base: first.BaseOffset}
 	s.sparse.Store(&sparse{})
 	f, err := l.store.fs.OpenFile(s.path(), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
@@ -192,7 +194,7 @@ func (l *Log) begin(first *chunk.Header) error {
 	l.store.handles.release(h)
 	l.active = s
 	l.check.reset()
-	l.setSummary(manifest.NewSummary(l.inc, 0, first))
+	l.setSummary(l.newSummary(s.name, first))
 	lay := l.layout.Load()
 	l.publish(append(lay.segments[:len(lay.segments):len(lay.segments)], s))
 	return nil

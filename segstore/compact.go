@@ -307,7 +307,7 @@ func (c *Compaction) finish() error {
 
 func (c *Compaction) sync() error {
 	c.unsynced = 0
-	return await(func(done func(error)) { c.log.store.syncer.Submit(c.file, done) })
+	return await(c.log.store.syncer, func(done func(error)) { c.log.store.syncer.Submit(c.file, done) })
 }
 
 // explain turns a failure to read a source into what it means: the source is not

@@ -250,7 +250,7 @@ func TestCrash_everyOperation(t *testing.T) {
 	w.durable = w.log.Durable().LSN // sealing made the first segment durable
 	publish(2)
 	w.syncAll()
-	w.must(await(func(done func(error)) { w.store.journal.Promise(testIncarnation, 2, done) }))
+	w.must(awaited(func(done func(error)) { w.store.journal.Promise(testIncarnation, 2, done) }))
 	w.promise = 2
 	w.rollTo(false)
 	publish(2)
@@ -266,7 +266,7 @@ func TestCrash_everyOperation(t *testing.T) {
 	w.chunk(w.control(chunk.Delta, chunk.FlagEpochStart, nil))
 	publish(3)
 	w.must(w.log.syncNow())
-	w.must(await(w.log.saveProgress)) // so that no later sync of the file is needed
+	w.must(awaited(w.log.saveProgress)) // so that no later sync of the file is needed
 	w.cut(committed + 1)
 	w.epoch = 3
 	w.chunk(w.control(chunk.Delta, chunk.FlagEpochStart, nil))

@@ -24,7 +24,7 @@ func TestFailedSync_cutsToTheLastSuccess(t *testing.T) {
 			f.sync()
 			f.publish(3, 40)
 			f.log.SetCommit(6) // others hold it
-			f.must(await(f.log.saveProgress))
+			f.must(awaited(f.log.saveProgress))
 			faulty.Add(vfs.Rule{Ops: vfs.OpSync, Path: "*.seg", Times: 1, Fault: vfs.Fault{Err: syscall.EIO, Sync: how}})
 			for range 3 {
 				if err := f.log.syncNow(); !errors.Is(err, ErrPoisoned) {

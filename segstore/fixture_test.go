@@ -343,3 +343,6 @@ func manifestFrame(inc chunk.Incarnation, body []byte) []byte {
 }
 
 func nameOf(first chunk.LSN) manifest.Name { return manifest.Name{FirstLSN: first} }
+
+// awaited waits for the answer of an operation, of a store with workers.
+func awaited(start func(done func(error))) error { return await(vfs.NewSyncer(1), start) }

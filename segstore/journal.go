@@ -303,7 +303,7 @@ func (j *Journal) Stats() JournalStats {
 
 // close syncs what is left and closes the file.
 func (j *Journal) close() error {
-	err := await(func(done func(error)) { j.syncer.Submit(j.file.File, done) })
+	err := await(j.syncer, func(done func(error)) { j.syncer.Submit(j.file.File, done) })
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.closed = true
@@ -311,9 +311,16 @@ func (j *Journal) close() error {
 	return err
 }
 
-// await calls an operation that answers later, and waits for its answer.
-func await(start func(done func(error))) error {
+// await calls an operation that answers later, and waits for its answer. An
+// inline Syncer that holds requests back does them now: nobody else would.
+func await(syncer *vfs.Syncer, start func(done func(error))) error {
 	answered := make(chan error, 1)
 	start(func(err error) { answered <- err })
-	return <-answered
+	select {
+	case err := <-answered:
+		return err
+	default:
+		syncer.Resume()
+		return <-answered
+	}
 }

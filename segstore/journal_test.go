@@ -28,7 +28,7 @@ func TestJournal_remembersOverRestarts(t *testing.T) {
 		func(done func(error)) { j.Promise(4, 1, done) },
 		func(done func(error)) { j.Remove(4, done) },
 	} {
-		f.must(await(change))
+		f.must(awaited(change))
 	}
 	f.powerOff()
 	for inc, want := range map[chunk.Incarnation]StreamState{
@@ -82,9 +82,9 @@ func TestJournal_groupCommit(t *testing.T) {
 func TestJournal_sameValue(t *testing.T) {
 	f := memFixture(t)
 	j := f.store.Journal()
-	f.must(await(func(done func(error)) { j.Promise(9, 3, done) }))
+	f.must(awaited(func(done func(error)) { j.Promise(9, 3, done) }))
 	before := j.Stats().Records
-	f.must(await(func(done func(error)) { j.Promise(9, 3, done) }))
+	f.must(awaited(func(done func(error)) { j.Promise(9, 3, done) }))
 	if n := j.Stats().Records - before; n != 0 {
 		t.Errorf("%d records", n)
 	}
@@ -94,7 +94,7 @@ func TestJournal_isRewrittenWhenMostlyHistory(t *testing.T) {
 	f := memFixture(t)
 	j := f.store.Journal()
 	for i := range 5000 {
-		f.must(await(func(done func(error)) { j.Progress(chunk.Incarnation(i%10), chunk.LSN(i), 0, done) }))
+		f.must(awaited(func(done func(error)) { j.Progress(chunk.Incarnation(i%10), chunk.LSN(i), 0, done) }))
 	}
 	st := j.Stats()
 	if st.Rewrites < 2 || st.Bytes > 200_000 {
@@ -129,8 +129,8 @@ func TestJournal_damage(t *testing.T) {
 			f := memFixture(t)
 			f.publish(3, 20)
 			f.sync()
-			f.must(await(func(done func(error)) { f.store.journal.Promise(testIncarnation, 2, done) }))
-			f.must(await(func(done func(error)) { f.store.journal.Promise(testIncarnation, 3, done) }))
+			f.must(awaited(func(done func(error)) { f.store.journal.Promise(testIncarnation, 2, done) }))
+			f.must(awaited(func(done func(error)) { f.store.journal.Promise(testIncarnation, 3, done) }))
 			f.log.shut()
 			f.must(f.store.Close())
 			f.must(f.fs.(*vfs.Mem).Edit(journalOf(t, f.store), c.change))
@@ -190,7 +190,7 @@ func TestJournal_failedWrite(t *testing.T) {
 	faulty := f.faulty()
 	j := f.store.Journal()
 	rule := faulty.Add(vfs.Rule{Ops: vfs.OpWrite, Path: journalName, Fault: vfs.Fault{Err: syscall.ENOSPC, Short: 7}})
-	promise := func() error { return await(func(done func(error)) { j.Promise(5, 2, done) }) }
+	promise := func() error { return awaited(func(done func(error)) { j.Promise(5, 2, done) }) }
 	if err := promise(); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("got %v", err)
 	}
@@ -218,7 +218,7 @@ func TestJournal_failedSync(t *testing.T) {
 	j := f.store.Journal()
 	faulty.Add(vfs.Rule{Ops: vfs.OpSync, Path: journalName, Times: 1, Fault: vfs.Fault{Err: syscall.EIO, Sync: vfs.BytesLostAtCrash}})
 	promise := func(inc chunk.Incarnation) error {
-		return await(func(done func(error)) { j.Promise(inc, 2, done) })
+		return awaited(func(done func(error)) { j.Promise(inc, 2, done) })
 	}
 	if err := promise(5); !errors.Is(err, syscall.EIO) {
 		t.Fatalf("got %v", err)

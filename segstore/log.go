@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,13 +37,18 @@ type Log struct {
 	active   *segment // nil when the log ends without an unsealed segment
 	tracking *tracking.State
 	unit     unitCount
-	digest   chunk.Digest
-	last     chunk.Timestamp // of the last chunk
-	lastAt   int64           // its position in the active segment
-	lastCRC  uint32          // of its head
-	buffers  [][]byte        // for one write, reused
-	removals []removal       // files that could not be removed yet
-	check    checkpointing
+	// skipped is the end of a gap behind the tail, if it is above the tail.
+	skipped chunk.LSN
+	// unitStart: the segment that comes next begins a unit whose first chunk is
+	// in a gap.
+	unitStart bool
+	digest    chunk.Digest
+	last      chunk.Timestamp // of the last chunk
+	lastAt    int64           // its position in the active segment
+	lastCRC   uint32          // of its head
+	buffers   [][]byte        // for one write, reused
+	removals  []removal       // files that could not be removed yet
+	check     checkpointing
 
 	// layout is what readers see of the files.
 	layout atomic.Pointer[layout]
@@ -133,6 +139,8 @@ func (l *Log) Tracking() *tracking.State { return l.tracking }
 // Epochs returns the epoch table (C1), ascending. Mutator.
 func (l *Log) Epochs() []manifest.EpochLine {
 	lines := append([]manifest.EpochLine(nil), l.state.Lines...)
+	// A gap's lines are written before the chunk behind it.
+	lines = slices.DeleteFunc(lines, func(line manifest.EpochLine) bool { return line.LSN > l.tail.LSN })
 	for _, line := range l.summary.Lines {
 		// A segment that was opened again has its lines in both places.
 		if n := len(lines); n == 0 || line.Epoch > lines[n-1].Epoch {
@@ -332,7 +340,7 @@ func (l *Log) Close() error {
 		err = nil // told by Err; the files stay as they are
 	case err == nil:
 		l.check.last(l)
-		err = await(l.saveProgress)
+		err = await(l.store.syncer, l.saveProgress)
 	}
 	l.shut()
 	return err
@@ -342,7 +350,7 @@ func (l *Log) Close() error {
 // durable, whatever the system's cache then shows (design 3.7). MANIFEST is
 // replaced by a new file, since the sync that failed may have been its own.
 func (l *Log) noteFailedSync(n chunk.LSN) error {
-	lowered := await(func(done func(error)) { l.store.journal.Lower(l.inc, n, done) })
+	lowered := await(l.store.syncer, func(done func(error)) { l.store.journal.Lower(l.inc, n, done) })
 	records := append(l.state.Records(), manifest.Record{Kind: manifest.KindCut, LSN: n})
 	return errors.Join(lowered, l.records.rewrite(records))
 }

@@ -100,6 +100,7 @@ func (l *Log) shed() {
 	}
 	l.store.cache.cut(&l.cached, 0)
 	l.active, l.unit, l.digest, l.last, l.lastAt, l.lastCRC = nil, unitCount{}, 0, 0, 0, 0
+	l.skipped, l.unitStart = 0, false
 	l.check.reset()
 	l.removals = nil
 }
@@ -538,7 +539,7 @@ func (r *recovery) remember() error {
 	if damage != nil {
 		r.Aside = AsideDamaged
 	}
-	return await(func(done func(error)) {
+	return await(l.store.syncer, func(done func(error)) {
 		l.store.journal.Change(l.inc, func(s *StreamState) {
 			if damage != nil {
 				s.Aside = AsideDamaged

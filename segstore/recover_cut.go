@@ -19,7 +19,7 @@ func (r *recovery) finishCut() error {
 	}
 	n := l.state.Cut
 	r.mark = min(r.mark, n)
-	if err := await(func(done func(error)) { l.store.journal.Lower(l.inc, n, done) }); err != nil {
+	if err := await(l.store.syncer, func(done func(error)) { l.store.journal.Lower(l.inc, n, done) }); err != nil {
 		return err
 	}
 	end, _, _, _ := l.state.End()

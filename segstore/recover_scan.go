@@ -30,7 +30,7 @@ func (l *Log) syncFile(name manifest.Name) error {
 }
 
 func (l *Log) sync(f vfs.File) error {
-	err := await(func(done func(error)) { l.store.syncer.Submit(f, done) })
+	err := await(l.store.syncer, func(done func(error)) { l.store.syncer.Submit(f, done) })
 	l.store.syncer.Forget(f)
 	return err
 }
@@ -116,15 +116,24 @@ func (r *recovery) readChunks(w *walker, name manifest.Name, x *sparse) (unprove
 // take adds one chunk that the file holds to the log.
 func (r *recovery) take(h *chunk.Header, head []byte, at int64, name manifest.Name, x *sparse) error {
 	l := r.l
-	if err := continues(h, l.tail, l.next, l.digest, l.last); err != nil {
+	if h.LSN > l.tail.LSN+1 && h.BaseOffset == l.next && h.DigestBefore == l.digest {
+		// Only control chunks are missing: compaction had dropped them at the
+		// leader. What was dropped had been committed (C5).
+		l.skipped = h.LSN - 1
+	}
+	if err := continues(h, l.before(), l.next, l.digest, l.last); err != nil {
 		return err
 	}
 	if err := l.tracking.Apply(h, h.TrailerOf(head)); err != nil {
 		return err
 	}
 	if at == 0 {
-		l.setSummary(manifest.NewSummary(l.inc, name.Generation, h))
+		l.setSummary(l.newSummary(name, h))
 	}
+	if h.LSN > l.tail.LSN+1 {
+		l.SetCommit(h.LSN - 1)
+	}
+	l.passGap(h.LSN - 1)
 	x.note(h, at)
 	l.advance(h, h.TrailerOf(head))
 	l.last, l.lastAt, l.lastCRC = h.Timestamp, at, h.HeadCRC

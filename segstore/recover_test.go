@@ -204,7 +204,7 @@ func TestRecovery_everyFlippedBitBelowTheMark(t *testing.T) {
 }
 
 func (j *Journal) changeNow(inc chunk.Incarnation, change func(*StreamState)) error {
-	return await(func(done func(error)) { j.Change(inc, change, done) })
+	return awaited(func(done func(error)) { j.Change(inc, change, done) })
 }
 
 // Without a mark in the journal, the synced LSNs of chunks behind a bad one tell

@@ -54,7 +54,7 @@ func (l *Log) syncFooter(h *handle, s *segment) error {
 	l.mu.Lock()
 	tail, run := l.tail, l.run
 	l.mu.Unlock()
-	err := await(func(done func(error)) { l.store.syncer.Submit(h.File, done) })
+	err := await(l.store.syncer, func(done func(error)) { l.store.syncer.Submit(h.File, done) })
 	_, err = l.synced(s, tail, l.summary.Size, run, err)
 	return err
 }

@@ -117,7 +117,7 @@ func (s *Store) openLocked() error {
 	}
 	// What the streams promised is not known any more: none of them counts.
 	for inc := range s.dirs {
-		if err := await(func(done func(error)) { s.journal.SetAside(inc, AsideJournalLost, done) }); err != nil {
+		if err := await(s.syncer, func(done func(error)) { s.journal.SetAside(inc, AsideJournalLost, done) }); err != nil {
 			return err
 		}
 	}
@@ -225,6 +225,12 @@ type Stream struct {
 	Incarnation chunk.Incarnation
 }
 
+// Remember changes, durably, what the journal knows of a stream, before its log
+// is opened. Error: what the disk says.
+func (s *Store) Remember(inc chunk.Incarnation, change func(*StreamState)) error {
+	return await(s.syncer, func(done func(error)) { s.journal.Change(inc, change, done) })
+}
+
 // List returns the streams that have files here, in no order.
 func (s *Store) List() []Stream {
 	s.mu.Lock()
@@ -275,7 +281,7 @@ func (s *Store) create(dir string, inc chunk.Incarnation) error {
 	if err := s.fs.SyncDir(path.Join(s.dir, streamsDir)); err != nil {
 		return err
 	}
-	return await(func(done func(error)) { s.journal.Change(inc, func(*StreamState) {}, done) })
+	return await(s.syncer, func(done func(error)) { s.journal.Change(inc, func(*StreamState) {}, done) })
 }
 
 func (s *Store) forget(inc chunk.Incarnation) {
@@ -341,7 +347,7 @@ func (s *Store) Remove(inc chunk.Incarnation) error {
 	if err := s.fs.SyncDir(path.Join(s.dir, streamsDir)); err != nil {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
-	if err := await(func(done func(error)) { s.journal.Remove(inc, done) }); err != nil {
+	if err := await(s.syncer, func(done func(error)) { s.journal.Remove(inc, done) }); err != nil {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
 	if err := vfs.RemoveAll(s.fs, to); err != nil {
@@ -368,7 +374,7 @@ func (s *Store) Quarantine(inc chunk.Incarnation) error {
 		return err
 	}
 	s.forget(inc)
-	return await(func(done func(error)) { s.journal.Remove(inc, done) })
+	return await(s.syncer, func(done func(error)) { s.journal.Remove(inc, done) })
 }
 
 // StoreStats counts what a store holds and does.

@@ -92,5 +92,5 @@ func (l *Log) synced(s *segment, tail chunk.Tail, end int64, run uint64, err err
 
 // syncNow waits for everything appended so far.
 func (l *Log) syncNow() error {
-	return await(func(done func(error)) { l.Sync(func(_ chunk.Tail, err error) { done(err) }) })
+	return await(l.store.syncer, func(done func(error)) { l.Sync(func(_ chunk.Tail, err error) { done(err) }) })
 }

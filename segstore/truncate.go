@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/manifest"
@@ -29,10 +30,21 @@ func (l *Log) Truncate(n chunk.LSN) (Recovery, error) {
 		return Recovery{}, l.wrap(fmt.Sprintf("cut to %d", n),
 			fmt.Errorf("%w: known commit %d, log start %d", ErrBelowCommit, l.Commit(), l.state.Start.LSN))
 	}
-	if err := l.records.append(&manifest.Record{Kind: manifest.KindCut, LSN: n}); err != nil {
+	to, err := l.lastChunk(n)
+	if err != nil {
+		return Recovery{}, l.wrap(fmt.Sprintf("cut to %d", n), err)
+	}
+	lines := l.Epochs()
+	if err := l.records.append(&manifest.Record{Kind: manifest.KindCut, LSN: to}); err != nil {
 		return Recovery{}, l.condemn(l.wrap("note the cut", err), err)
 	}
-	return l.reload(fmt.Sprintf("cut to %d", n))
+	r, err := l.reload(fmt.Sprintf("cut to %d", n))
+	if err != nil || to == n {
+		return r, err
+	}
+	// n is missing: what is cut is the chunk behind the gap, and the gap stays.
+	lines = slices.DeleteFunc(lines, func(line manifest.EpochLine) bool { return line.LSN <= to || line.LSN > n })
+	return r, l.Skip(Gap{Last: n, Lines: lines})
 }
 
 // Reset drops the whole log and begins anew at a start above the tail, which a
@@ -120,6 +132,23 @@ func (l *Log) SetLogStart(lsn chunk.LSN) error {
 		return l.giveUp(in.Segments, i)
 	}
 	return l.wrap(fmt.Sprintf("log start %d", lsn), ErrNotSegmentStart)
+}
+
+// RaiseLogStart gives up everything before the highest segment start at or below
+// lsn that E3 allows now. A follower does so because its leader's log starts at
+// lsn: segments that compaction has merged here, or there, may begin elsewhere.
+// Mutator. Error: what the disk says.
+func (l *Log) RaiseLogStart(lsn chunk.LSN) error {
+	if err := l.Err(); err != nil {
+		return err
+	}
+	in := l.retainInput()
+	for i := len(in.Segments) - 1; i > 0; i-- {
+		if in.Segments[i].FirstLSN <= lsn && plan.MayStart(&in, i) {
+			return l.giveUp(in.Segments, i)
+		}
+	}
+	return nil
 }
 
 // Retention applies a policy (design 3.6) as far as E3 allows, and tells whether

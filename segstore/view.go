@@ -25,6 +25,20 @@ type View struct {
 // and the data. It is only for a View whose data is in memory.
 func (v *View) Delivery() (clientHeader, data []byte) { return chunk.ClientHeaderOf(v.Head), v.Data }
 
+// Chunk returns the chunk with a count for the caller, for a link: the one in
+// memory, or a copy of what was read from a file. It is only for a View whose
+// data is in memory.
+func (v *View) Chunk() *Chunk {
+	if v.owner != nil && v.owner.Header.LSN == v.Header.LSN { // no block of a file
+		v.owner.Retain()
+		return v.owner
+	}
+	c := NewChunk(len(v.Data))
+	c.Header = v.Header
+	c.Head, c.Data = append(c.Head[:0], v.Head...), append(c.Data[:0], v.Data...)
+	return c
+}
+
 // Filter returns the chunk's filter, empty if it has none.
 func (v *View) Filter() []byte { return v.Header.FilterOf(v.Head) }
 

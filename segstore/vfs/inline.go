@@ -1,5 +1,7 @@
 package vfs
 
+import "slices"
+
 // NewInlineSyncer returns a Syncer without goroutines: Submit syncs and answers
 // before it returns. The order of operations on the disk then follows from the
 // order of calls alone, which simulations and walks over crash states need. One
@@ -19,14 +21,52 @@ func (s *Syncer) Hold() {
 	s.hold = true
 }
 
-// Resume answers the request that Hold made wait, if there is one.
+// Defer makes an inline Syncer ask, for each file with a new request, when to
+// sync it: later gets a function that does so, to be called once, or never if
+// the power fails before. Other requests for the file until then are covered by
+// the same sync. Resume ends the waits of all.
+func (s *Syncer) Defer(later func(sync func())) { s.later = later }
+
+// Resume answers what Hold and Defer made wait. Another Syncer needs none.
 func (s *Syncer) Resume() {
+	if !s.inline {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hold = false
 	if held := s.held; held != nil {
 		s.runInline(held)
 	}
+	for len(s.deferred) > 0 {
+		fs := s.deferred[0]
+		s.deferred = s.deferred[1:]
+		s.undefer(fs)
+	}
+}
+
+// undefer syncs a deferred file, if it still waits.
+func (s *Syncer) undefer(fs *fileSyncs) {
+	if fs.deferred {
+		fs.deferred = false
+		s.runInline(fs)
+	}
+}
+
+func (s *Syncer) deferOne(fs *fileSyncs) {
+	if fs.deferred {
+		return
+	}
+	fs.deferred = true
+	s.deferred = append(s.deferred, fs)
+	s.later(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if i := slices.Index(s.deferred, fs); i >= 0 {
+			s.deferred = slices.Delete(s.deferred, i, i+1)
+			s.undefer(fs)
+		}
+	})
 }
 
 // submitInline is Submit, entered and left with mu held.
@@ -34,6 +74,8 @@ func (s *Syncer) submitInline(fs *fileSyncs) {
 	switch {
 	case fs.active:
 		return // the loop below, further up the stack, takes it
+	case s.later != nil:
+		s.deferOne(fs)
 	case s.hold && s.held == nil:
 		s.hold, s.held = false, fs
 	default:

@@ -44,6 +44,8 @@ type Syncer struct {
 	// inline Syncers (inline.go) have no workers and no queue.
 	inline, hold bool
 	held         *fileSyncs
+	later        func(sync func())
+	deferred     []*fileSyncs // those that later was asked about, in that order
 }
 
 // fileSyncs holds the requests for one file.
@@ -52,7 +54,9 @@ type fileSyncs struct {
 	waiting []func(error) // for the next sync
 	covered []func(error) // by the one that runs
 	active  bool          // in the queue or at a worker
-	poison  error
+	// deferred: an inline Syncer has asked when to sync.
+	deferred bool
+	poison   error
 }
 
 // SyncStats counts a Syncer's work since its start.
