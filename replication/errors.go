@@ -29,6 +29,9 @@ var (
 	// ErrUnavailable: this run of the replica is over, by damage or a failed
 	// disk; Stats tells why.
 	ErrUnavailable = errors.New("replication: replica is not available")
+	// ErrHandover: the target of a handover could not be reached in time, or the
+	// leader was superseded; whoever leads goes on.
+	ErrHandover = errors.New("replication: handover did not come about")
 	// ErrMissing: no replica of that stream is on this node.
 	ErrMissing = errors.New("replication: no such replica on this node")
 	// ErrClosed: the node or the replica is closed.

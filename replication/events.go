@@ -11,6 +11,9 @@ import (
 type request struct {
 	report func(*protocol.Report, error)
 	done   func(error)
+	// waits: done is called when the protocol says so, not when it has not
+	// refused.
+	waits bool
 }
 
 func (q request) refused(err error) {
@@ -66,7 +69,7 @@ func (r *Replica) hearEvents() {
 // request passes an input of the coordinator's to the protocol.
 func (r *Replica) request(e *event) {
 	t := &r.turns
-	q := request{e.report, e.done}
+	q := request{e.report, e.done, e.input.Kind == protocol.InTransfer}
 	if t.run == nil {
 		q.refused(ErrUnavailable)
 		return
@@ -79,10 +82,13 @@ func (r *Replica) request(e *event) {
 		r.inherit(e.input.Inheritance)
 	}
 	r.step(*e.input)
+	if e.input.Kind == protocol.InRegistered {
+		r.dropDamage()
+	}
 	if t.lead {
 		r.beginReign() // who hears of it may publish at once
 	}
-	if q, owed := t.requests[t.lastID]; owed && q.done != nil {
+	if q, owed := t.requests[t.lastID]; owed && q.done != nil && !q.waits {
 		delete(t.requests, t.lastID) // it was not refused
 		q.done(nil)
 	}

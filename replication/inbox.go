@@ -18,6 +18,8 @@ type inbox struct {
 	woken   bool
 	batches []*Batch
 	events  []event
+	// arrivals came over links.
+	arrivals []arrival
 }
 
 // event is anything but a batch that a turn must hear of.
@@ -102,28 +104,30 @@ func (r *Replica) schedule() {
 	r.inbox.scheduled = true
 	r.inbox.mu.Unlock()
 	if wake {
-		r.node.queue.push(r)
+		r.node.queue.Ready(r)
 	}
 }
 
 // collect moves what has come into the given slices, whose memory the inbox
 // gets in exchange.
-func (in *inbox) collect(batches []*Batch, events []event) ([]*Batch, []event) {
+func (in *inbox) collect(batches []*Batch, events []event, arrivals []arrival) ([]*Batch, []event, []arrival) {
 	clear(batches)
 	clear(events)
+	clear(arrivals)
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	batches, in.batches = in.batches, batches[:0]
 	events, in.events = in.events, events[:0]
+	arrivals, in.arrivals = in.arrivals, arrivals[:0]
 	in.woken = false
-	return batches, events
+	return batches, events, arrivals
 }
 
 // leave ends a turn; it tells whether more has come meanwhile.
 func (in *inbox) leave() (more bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.scheduled = !in.closed && (in.woken || len(in.batches) > 0 || len(in.events) > 0)
+	in.scheduled = !in.closed && (in.woken || len(in.batches)+len(in.events)+len(in.arrivals) > 0)
 	return in.scheduled
 }
 
@@ -141,9 +145,9 @@ func (in *inbox) isClosed() bool {
 }
 
 // close lets nothing more in, and returns what came too late.
-func (in *inbox) close() ([]*Batch, []event) {
+func (in *inbox) close() ([]*Batch, []event, []arrival) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.closed = true
-	return in.batches, in.events
+	return in.batches, in.events, in.arrivals
 }

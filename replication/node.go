@@ -1,12 +1,13 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,8 +22,12 @@ type Config struct {
 	ID protocol.NodeID
 	// Store holds the logs. The Node does not close it.
 	Store *segstore.Store
+	// Transport reaches the other nodes; without one they stay unreached.
+	Transport Transport
 	// Workers run the turns; as many as cores by default.
 	Workers int
+	// Scheduler runs the turns in place of Workers.
+	Scheduler Scheduler
 	// Clock is the machine's by default.
 	Clock Clock
 	// Duplicates decides between two sessions of one reference.
@@ -33,6 +38,13 @@ type Config struct {
 	RetainEvery time.Duration
 	// Propose passes a replica's wish to the metadata. It must not block.
 	Propose func(chunk.Incarnation, protocol.Proposal)
+	// Yield hears that a leader that is none of the stream's voters any more has
+	// handed everything over to another replica, which shall be elected (D3, D4).
+	// It must not block.
+	Yield func(stream chunk.Incarnation, epoch chunk.Epoch, heir protocol.NodeID)
+	// RunID draws the ids of runs: random numbers that never come twice. The
+	// system's by default.
+	RunID func() protocol.RunID
 	// Lost hears that a run of a replica ended, and with it any epoch that it
 	// led: the coordinator elects anew. It must not block.
 	Lost func(chunk.Incarnation, error)
@@ -52,11 +64,16 @@ type Node struct {
 	proposeFunc func(chunk.Incarnation, protocol.Proposal)
 	lostFunc    func(chunk.Incarnation, error)
 
-	queue  *runQueue
+	transport Transport
+	yieldFunc func(chunk.Incarnation, chunk.Epoch, protocol.NodeID)
+	newRun    func() protocol.RunID
+
+	queue  Scheduler
 	alarms *alarms
 
 	mu       sync.RWMutex // guards the fields below
 	replicas map[chunk.Incarnation]*Replica
+	linked   map[protocol.NodeID]bool
 	closed   bool
 	stop     func() bool // of the retention timer
 }
@@ -75,8 +92,15 @@ func NewNode(c Config) *Node {
 	n := &Node{
 		id: c.ID, store: c.Store, clock: c.Clock, started: c.Clock.Now(), duplicates: c.Duplicates,
 		limits: c.Limits, retainEvery: c.RetainEvery, proposeFunc: c.Propose, lostFunc: c.Lost,
-		queue: newRunQueue(c.Workers), alarms: &alarms{clock: c.Clock},
-		replicas: map[chunk.Incarnation]*Replica{},
+		transport: c.Transport, yieldFunc: c.Yield, newRun: c.RunID,
+		queue: c.Scheduler, alarms: &alarms{clock: c.Clock},
+		replicas: map[chunk.Incarnation]*Replica{}, linked: map[protocol.NodeID]bool{},
+	}
+	if n.queue == nil {
+		n.queue = newRunQueue(c.Workers)
+	}
+	if n.newRun == nil {
+		n.newRun = randomRun
 	}
 	n.stop = n.clock.AfterFunc(n.retainEvery, n.sweep)
 	return n
@@ -144,7 +168,7 @@ func (n *Node) Replica(inc chunk.Incarnation) (*Replica, bool) {
 	return r, r != nil
 }
 
-// Replicas calls f for each replica of the node, in no order.
+// Replicas calls f for each replica of the node, in the order of incarnations.
 func (n *Node) Replicas(f func(*Replica)) {
 	n.mu.RLock()
 	list := make([]*Replica, 0, len(n.replicas))
@@ -152,124 +176,9 @@ func (n *Node) Replicas(f func(*Replica)) {
 		list = append(list, r)
 	}
 	n.mu.RUnlock()
+	slices.SortFunc(list, func(a, b *Replica) int { return cmp.Compare(a.Incarnation(), b.Incarnation()) })
 	for _, r := range list {
 		f(r)
-	}
-}
-
-// FenceRequest asks for one stream's promise of an epoch (A2).
-type FenceRequest struct {
-	Stream chunk.Incarnation
-	Epoch  chunk.Epoch
-}
-
-// FenceResult is a replica's report, or why there is none.
-type FenceResult struct {
-	Report protocol.Report
-	Err    error
-}
-
-// Fence has replicas promise epochs and report what they have. All promises of
-// one call share the journal's sync. The results are in the order of requests.
-//
-// Errors, one for each request: ErrMissing, *RefusedError, what the journal
-// says, the context's.
-func (n *Node) Fence(ctx context.Context, requests []FenceRequest) []FenceResult {
-	results := make([]FenceResult, len(requests))
-	type answer struct {
-		request int
-		report  *protocol.Report
-		err     error
-	}
-	answers := make(chan answer, len(requests))
-	for i, q := range requests {
-		r, ok := n.Replica(q.Stream)
-		if !ok {
-			answers <- answer{request: i, err: fmt.Errorf("fence %s: %w", q.Stream, ErrMissing)}
-			continue
-		}
-		e := event{
-			kind: eventStep, input: &protocol.Input{Kind: protocol.InFence, Epoch: q.Epoch},
-			report: func(report *protocol.Report, err error) { answers <- answer{i, report, err} },
-		}
-		if !r.post(e) {
-			e.refuse(ErrClosed)
-		}
-	}
-	for i := range results {
-		results[i].Err = context.Cause(ctx)
-	}
-	for range requests {
-		select {
-		case a := <-answers:
-			results[a.request] = FenceResult{Err: a.err}
-			if a.report != nil {
-				results[a.request].Report = *a.report
-			}
-		case <-ctx.Done():
-			for i := range results {
-				if results[i].Err == nil && results[i].Report.Epoch == 0 {
-					results[i].Err = context.Cause(ctx)
-				}
-			}
-			return results
-		}
-	}
-	return results
-}
-
-// Assign makes this node's replica lead an epoch, if it still is what it
-// reported (A5); left is what the election's reports leave to it, and may be
-// nil. It returns when the replica leads or has refused; the barrier's commit
-// comes later.
-//
-// Errors: ErrMissing, *RefusedError, ErrClosed, the context's.
-func (n *Node) Assign(ctx context.Context, a protocol.Assignment, left *protocol.Inheritance) error {
-	return n.ask(ctx, a.Stream, event{
-		kind:  eventStep,
-		input: &protocol.Input{Kind: protocol.InAssign, Assignment: &a, Inheritance: left},
-	})
-}
-
-// Configure tells a replica the newest configuration of its stream's replicas.
-func (n *Node) Configure(ctx context.Context, stream chunk.Incarnation, c protocol.Configuration) error {
-	return n.ask(ctx, stream, event{
-		kind:  eventStep,
-		input: &protocol.Input{Kind: protocol.InConfig, Config: &c},
-	})
-}
-
-// Remove deletes a replica with its log. It may be repeated until it succeeds;
-// a stream that is not here is no error.
-func (n *Node) Remove(ctx context.Context, stream chunk.Incarnation) error {
-	err := n.ask(ctx, stream, event{kind: eventRemove})
-	if errors.Is(err, ErrMissing) || errors.Is(err, ErrClosed) {
-		return n.store.Remove(stream)
-	}
-	if err == nil {
-		n.mu.Lock()
-		delete(n.replicas, stream)
-		n.mu.Unlock()
-	}
-	return err
-}
-
-// ask posts an event and waits for its done.
-func (n *Node) ask(ctx context.Context, stream chunk.Incarnation, e event) error {
-	r, ok := n.Replica(stream)
-	if !ok {
-		return fmt.Errorf("stream %s: %w", stream, ErrMissing)
-	}
-	done := make(chan error, 1)
-	e.done = func(err error) { done <- err }
-	if !r.post(e) {
-		return ErrClosed
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
 
@@ -288,7 +197,7 @@ func (n *Node) Close(ctx context.Context) error {
 	n.alarms.close()
 	ended := make(chan struct{})
 	go func() {
-		n.queue.close()
+		n.queue.Close()
 		close(ended)
 	}()
 	select {
@@ -342,7 +251,7 @@ func (n *Node) timeOf(t protocol.Tick) time.Time {
 	return n.started.Add(time.Duration(t) * time.Millisecond)
 }
 
-func (n *Node) newRun() protocol.RunID {
+func randomRun() protocol.RunID {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
 	return protocol.RunID(binary.BigEndian.Uint64(id[:]))

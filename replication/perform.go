@@ -44,21 +44,53 @@ func (r *Replica) perform(out *protocol.Output) {
 	case protocol.OutPropose:
 		r.node.propose(r.stream.Incarnation, out.Proposal)
 	case protocol.OutConnect:
-		// There is no link to other nodes; they stay unreached.
+		r.node.connect(out.Peer, r)
+	case protocol.OutSend:
+		r.send(out)
+	case protocol.OutRead:
+		t.reads = append(t.reads, reading{out.Peer, out.ID, out.LSN, out.Limit, out.Bytes})
+	case protocol.OutGap:
+		r.skip(out)
+	case protocol.OutTruncate:
+		r.truncate(out.LSN)
+	case protocol.OutReset:
+		r.reset(out.Start)
+	case protocol.OutHold:
+		r.hold(out)
+	case protocol.OutTransfer:
+		r.handedOver(out, nil)
+	case protocol.OutTransferFailed:
+		r.handedOver(out, ErrHandover)
 	default:
-		panic(fmt.Sprintf("replication: output %v without a link", out.Kind))
+		panic(fmt.Sprintf("replication: output %v is not known", out.Kind))
 	}
 }
 
-// writeChunk appends the chunk that the protocol has just taken.
+// writeChunk appends the chunk that the protocol has just taken: the one that
+// was built here, or the one that came.
 func (r *Replica) writeChunk() {
 	t := &r.turns
-	if t.failed == nil {
-		if err := t.run.log.Append(t.writing); err != nil {
-			r.fail(err)
-		}
+	if t.writing == nil {
+		r.follow()
+		return
 	}
+	t.current = t.writing // goes to the followers in the same step
+	r.writes(t.writing)
 	t.writing = nil // append releases it
+}
+
+// handedOver tells who asked for it, or the metadata if this leader leaves, that
+// the leader may be elected elsewhere now (D4).
+func (r *Replica) handedOver(out *protocol.Output, err error) {
+	t := &r.turns
+	q, ok := t.requests[out.ID]
+	delete(t.requests, out.ID)
+	switch {
+	case ok:
+		q.done(err)
+	case err == nil && r.node.yieldFunc != nil:
+		r.node.yieldFunc(r.stream.Incarnation, out.Epoch, out.Peer)
+	}
 }
 
 // commit confirms what is committed now.

@@ -24,6 +24,10 @@ func (r *Replica) sync() {
 // settle does what the rest of the turn has led to.
 func (r *Replica) settle() {
 	r.settleRun()
+	if u := r.turns.run; u != nil {
+		// What was committed first is durable here only now, perhaps (B5).
+		u.log.SetCommit(u.protocol.Persistable())
+	}
 	r.forgetUnused()
 	r.retain()
 	r.settleClosing()
@@ -50,12 +54,16 @@ func (r *Replica) forgetUnused() {
 
 // retain gives up what retention allows, after a roll, from time to time, and
 // when settings have changed. The leader decides; where the log starts then is
-// told to the protocol, for the followers.
+// told to the protocol, for the followers, whose logs go there when E3 lets
+// them.
 func (r *Replica) retain() {
 	t := &r.turns
-	if t.run == nil || t.failed != nil || t.epoch == 0 {
-		t.retainWant = false
+	if t.run == nil || t.failed != nil {
+		t.retainWant, t.startWant = false, 0
 		return
+	}
+	if t.epoch == 0 {
+		t.retainWant = false // a follower goes where its leader is
 	}
 	if !t.retainWant && t.startWant == 0 {
 		return
@@ -79,13 +87,10 @@ func (r *Replica) moveStart() (moved bool, err error) {
 	log, s := t.run.log, &r.stream.Settings
 	before := log.LogStart().LSN
 	if t.startWant != 0 {
-		err = log.SetLogStart(t.startWant)
+		err = log.RaiseLogStart(t.startWant)
 		t.startWant = 0 // the protocol asks again when a snapshot is committed
-		if errors.Is(err, segstore.ErrNoSnapshot) || errors.Is(err, segstore.ErrNotSegmentStart) {
-			err = nil
-		}
 	}
-	if err == nil && s.retains() {
+	if err == nil && s.retains() && t.epoch != 0 {
 		_, err = log.Retention(segstore.Policy{BytesMax: s.RetainBytes, AgeMax: s.RetainAge.Milliseconds()}, t.stamp)
 	}
 	return log.LogStart().LSN != before, err
@@ -112,30 +117,35 @@ func (r *Replica) quiet() bool {
 	t := &r.turns
 	commit, _ := t.run.protocol.Commit()
 	return !t.run.syncing && !t.syncWant && !t.lead && !t.assembler.open && t.held.len() == 0 &&
-		t.pending.Len() == 0 && commit == t.run.protocol.Tail().LSN
+		(t.epoch == 0 || t.pending.Len() == 0) && len(t.reads) == 0 && commit == t.run.protocol.Tail().LSN
 }
 
 // shut ends the replica: nothing comes in any more, and what did is answered.
 func (r *Replica) shut(err error) {
 	t := &r.turns
 	r.endReign()
-	batches, events := r.inbox.close()
+	batches, events, arrivals := r.inbox.close()
 	for _, b := range batches {
 		r.giveBack(b, ErrClosed)
 	}
 	r.node.alarms.clear(&r.alarm)
 	r.log.Store(nil)
 	t.run = nil
-	for id, q := range t.requests { // each stands for itself
+	for _, id := range sortedKeys(t.requests) {
+		q := t.requests[id]
 		delete(t.requests, id)
 		q.refused(ErrClosed)
 	}
-	for id, q := range t.queries { // each stands for itself
+	for _, id := range sortedKeys(t.queries) {
+		q := t.queries[id]
 		delete(t.queries, id)
 		q.answer(0, false, ErrClosed)
 	}
 	for i := range events {
 		events[i].refuse(ErrClosed)
+	}
+	for i := range arrivals {
+		arrivals[i].release()
 	}
 	for _, done := range append(t.closing, t.removing...) {
 		done(err)

@@ -3,6 +3,8 @@ package replication
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/replication/protocol"
@@ -68,6 +70,15 @@ func recovered(inc chunk.Incarnation, log *segstore.Log, journal *segstore.Journ
 		Tail:  log.Tail().LSN, Next: log.Next(), Digest: log.Digest(),
 		Commit: log.Commit(),
 	}
+	if kept.Aside == segstore.AsideJournalLost {
+		// What it promised is not known: it must be entered anew first (D1).
+		from.Journal.Registration = protocol.Unregistered
+	}
+	if from.Commit < from.Tail {
+		if next, err := log.OffsetAfter(from.Commit); err == nil { // else a lower one will do
+			from.CommitOffset = next
+		}
+	}
 	for _, l := range log.Epochs() {
 		from.Lines = append(from.Lines, protocol.EpochLine{Epoch: l.Epoch, LSN: l.LSN, Offset: l.Offset})
 	}
@@ -104,8 +115,19 @@ func (r *Replica) endReign() {
 	for t.waiting.len() > 0 {
 		r.give(t.waiting.pop().batch, err)
 	}
+	for _, id := range sortedKeys(t.requests) {
+		if q := t.requests[id]; q.waits {
+			delete(t.requests, id)
+			q.refused(ErrHandover)
+		}
+	}
+	t.reads = t.reads[:0]
 	r.counters.setRole(RoleFollowing, 0)
 }
+
+// sortedKeys puts answers in the order of their requests, so that a run can be
+// replayed.
+func sortedKeys[V any](m map[uint64]V) []uint64 { return slices.Sorted(maps.Keys(m)) }
 
 // settleRun ends a run that has failed or that the protocol has stopped. After
 // a failure of the disk the log is cut to what was durable and opened again,
@@ -129,7 +151,8 @@ func (r *Replica) settleRun() {
 	reason := t.stopped
 	t.stopped = 0
 	r.counters.fail(cause)
-	for id, q := range t.requests { // each stands for itself
+	for _, id := range sortedKeys(t.requests) {
+		q := t.requests[id]
 		delete(t.requests, id)
 		q.refused(cause)
 	}

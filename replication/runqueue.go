@@ -2,6 +2,17 @@ package replication
 
 import "sync"
 
+// Scheduler decides when replicas have their turns. The default has as many
+// workers as Config says; a simulation brings its own, on one goroutine.
+type Scheduler interface {
+	// Ready tells that a replica has events: Turn shall be called, once at a
+	// time, and again while it says so. It is not told of a replica twice before
+	// its Turn has returned false. It must not call Turn itself.
+	Ready(r *Replica)
+	// Close lets what is ready have its turns, and returns when no turn is on.
+	Close()
+}
+
 // runQueue holds the replicas that have events and hands each to one worker at
 // a time. It is first in, first out, so that a busy stream goes behind the
 // others after each turn.
@@ -13,10 +24,10 @@ type runQueue struct {
 	done    sync.WaitGroup
 }
 
-// runner is a replica, as the queue sees it: turn handles what has come and
+// runner is a replica, as the queue sees it: Turn handles what has come and
 // reports whether more has come meanwhile.
 type runner interface {
-	turn() (again bool)
+	Turn() (again bool)
 }
 
 func newRunQueue(workers int) *runQueue {
@@ -27,6 +38,9 @@ func newRunQueue(workers int) *runQueue {
 	}
 	return q
 }
+
+// Ready implements Scheduler.
+func (q *runQueue) Ready(r *Replica) { q.push(r) }
 
 // push makes a replica ready. The caller sees to it that no replica is in the
 // queue, or at a worker, twice.
@@ -52,14 +66,14 @@ func (q *runQueue) pop() runner {
 
 func (q *runQueue) work() {
 	for r := q.pop(); r != nil; r = q.pop() {
-		if r.turn() {
+		if r.Turn() {
 			q.push(r)
 		}
 	}
 }
 
-// close lets the workers finish what is ready and waits for them.
-func (q *runQueue) close() {
+// Close implements Scheduler: the workers finish what is ready and end.
+func (q *runQueue) Close() {
 	q.mu.Lock()
 	q.closed = true
 	q.mu.Unlock()

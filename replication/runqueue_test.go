@@ -14,7 +14,7 @@ type countingRunner struct {
 	perTurn func()
 }
 
-func (r *countingRunner) turn() bool {
+func (r *countingRunner) Turn() bool {
 	if r.inside.Add(1) != 1 {
 		r.t.Error("two turns of one replica at once")
 	}
@@ -41,7 +41,7 @@ func TestRunQueue_runsEachReplicaUntilItIsDone(t *testing.T) {
 	for _, r := range runners {
 		<-r.done
 	}
-	q.close()
+	q.Close()
 }
 
 func TestRunQueue_busyReplicaGoesBehindTheOthers(t *testing.T) {
@@ -56,7 +56,7 @@ func TestRunQueue_busyReplicaGoesBehindTheOthers(t *testing.T) {
 	q.push(gate)
 	<-a.done
 	<-b.done
-	q.close()
+	q.Close()
 	if got := len(order); got != 4 || order[1] != "b" {
 		t.Fatalf("turns %q", order)
 	}

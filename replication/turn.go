@@ -17,6 +17,7 @@ import (
 //
 //	turn:
 //	    what was synced  → protocol → commit → Sinks, watchers
+//	    links            → protocol: a follower appends, a leader hears acks
 //	    batches          → copied into the chunk that is being built; a full
 //	                       one is appended at once
 //	    other events     → protocol, queries, settings
@@ -25,6 +26,7 @@ import (
 //	                       or if it is big enough to be worth a write meanwhile;
 //	                       a delta if the pacer says so
 //	    sync             → ask the Syncer, once
+//	    readings         → chunks that followers lack, read and sent
 //	    rest             → the next alarm
 //
 // While a sync is in flight (0.5 to 5 ms), publishers go on; what they send
@@ -61,6 +63,16 @@ type turns struct {
 	events  []event
 	stored  []storedOffset
 	outputs []protocol.Output
+	// answers are the disk's to outputs that were performed at once.
+	answers []protocol.Input
+
+	arrivals []arrival
+	arrived  *Frame // whose message the protocol is stepped with
+	frame    Frame  // that is being sent
+	encoded  []byte
+	reads    []reading // OutRead has come
+	// current is the chunk that OutSend of MsgChunk means.
+	current *segstore.Chunk
 
 	assembler assembler
 	// held are batches that the protocol does not want appended yet.
@@ -107,20 +119,24 @@ type turns struct {
 	gaveUp            bool          // no run will be started here
 }
 
-// turn implements runner.
-func (r *Replica) turn() (again bool) {
+// Turn handles what has come since the last one, and reports whether more has
+// come meanwhile. The node's Scheduler calls it, once at a time.
+func (r *Replica) Turn() (again bool) {
 	t := &r.turns
-	t.batches, t.events = r.inbox.collect(t.batches, t.events)
+	t.batches, t.events, t.arrivals = r.inbox.collect(t.batches, t.events, t.arrivals)
 	r.counters.turns.Add(1)
 	t.now = r.node.clock.Now()
 	t.stamp = max(t.stamp, chunk.Timestamp(t.now.UnixMilli()))
 
 	r.hearSynced()
+	r.hearLinks()
 	r.takeBatches()
 	r.hearEvents()
+	r.hearTime()
 	r.takeStores()
 	r.write()
 	r.sync()
+	r.serveReads()
 	r.settle()
 	r.rest()
 	return r.inbox.leave()
@@ -137,6 +153,27 @@ func (r *Replica) step(in protocol.Input) {
 		r.perform(&t.outputs[i])
 	}
 	clear(t.outputs)
+	for len(t.answers) > 0 {
+		in := t.answers[0]
+		t.answers = t.answers[1:]
+		r.step(in)
+	}
+}
+
+// hearTime lets the protocol repeat what was not answered.
+func (r *Replica) hearTime() {
+	t := &r.turns
+	if t.run == nil {
+		return
+	}
+	if now := r.node.tick(t.now); r.due(now) {
+		r.step(protocol.Input{Kind: protocol.InTick})
+	}
+}
+
+func (r *Replica) due(now protocol.Tick) bool {
+	at, ok := r.turns.run.protocol.Deadline()
+	return ok && at <= now
 }
 
 // hearSynced takes the ends of syncs first: confirms go out before anything

@@ -114,6 +114,7 @@ func (r *Replica) append(c *segstore.Chunk) bool {
 	t := &r.turns
 	t.writing = c
 	r.step(protocol.Input{Kind: protocol.InAppend, Chunk: protocol.ChunkOf(&c.Header)})
+	t.current = nil
 	if t.writing != nil { // refused; only a run that is over does that
 		t.writing.Release()
 		t.writing = nil
@@ -208,6 +209,7 @@ func (r *Replica) beginReign() {
 	if t.failed != nil {
 		return
 	}
+	t.stamp = max(t.stamp, t.run.log.LastTimestamp()) // a leader before may be ahead
 	state := t.run.log.Tracking()
 	updates := t.pending.ForBarrier(state, t.run.protocol.Tail())
 	t.pending.Lead(t.epoch)

@@ -51,6 +51,9 @@ type Progress struct {
 // Node is whose progress this is.
 func (p *Progress) Node() NodeID { return p.Member.Node }
 
+// Session is the present one's number.
+func (p *Progress) Session() SessionID { return p.session }
+
 // Streaming tells whether the search is done.
 func (p *Progress) Streaming() bool { return p.phase == phaseStreaming }
 

@@ -1,0 +1,273 @@
+package replication
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/millrace/millrace/replication/protocol"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/segstore/vfs"
+)
+
+// cluster is a stream with a replica on each of three nodes, joined by links
+// that lose nothing until they are cut.
+type cluster struct {
+	t      testing.TB
+	config protocol.Configuration
+	nodes  map[protocol.NodeID]*fixture
+	wishes chan protocol.Proposal
+
+	mu  sync.Mutex // guards cut
+	cut map[protocol.NodeID]bool
+}
+
+// wire is one node's way to the others.
+type wire struct {
+	*cluster
+	from protocol.NodeID
+}
+
+func (w wire) Connect(protocol.NodeID) {}
+
+func (w wire) Send(to protocol.NodeID, f *Frame) {
+	w.mu.Lock()
+	lost := w.cut[to] || w.cut[w.from]
+	w.mu.Unlock()
+	if lost {
+		return
+	}
+	g := *f
+	g.Pending = slices.Clone(f.Pending)
+	if f.Chunk != nil {
+		g.Chunk = segstore.NewChunk(len(f.Chunk.Data))
+		g.Chunk.Head = append(g.Chunk.Head, f.Chunk.Head...)
+		g.Chunk.Data = append(g.Chunk.Data, f.Chunk.Data...)
+	}
+	w.nodes[to].node.Deliver(w.from, &g)
+}
+
+// newCluster starts three nodes; nobody leads.
+func newCluster(t testing.TB, change ...func(*fixture)) *cluster {
+	t.Helper()
+	c := &cluster{t: t, nodes: map[protocol.NodeID]*fixture{}, cut: map[protocol.NodeID]bool{}, wishes: make(chan protocol.Proposal, 1000)}
+	c.config.Version = 1
+	for _, id := range []protocol.NodeID{"n1", "n2", "n3"} {
+		c.config.Members = append(c.config.Members, protocol.Member{Node: id})
+		c.nodes[id] = newFixture(t, vfs.NewMem(), "data", append(change, func(f *fixture) {
+			f.config.ID, f.config.Transport = id, wire{c, id}
+			f.config.Propose = func(_ chunk.Incarnation, p protocol.Proposal) { c.wishes <- p }
+		})...)
+	}
+	for from := range c.nodes {
+		c.link(from, true)
+	}
+	return c
+}
+
+// link joins a node to the others, or cuts it off.
+func (c *cluster) link(id protocol.NodeID, up bool) {
+	c.mu.Lock()
+	c.cut[id] = !up
+	c.mu.Unlock()
+	for _, other := range c.config.Members {
+		if other.Node == id {
+			continue
+		}
+		if up {
+			c.nodes[id].node.LinkUp(other.Node)
+			c.nodes[other.Node].node.LinkUp(id)
+		} else {
+			c.nodes[id].node.LinkDown(other.Node)
+			c.nodes[other.Node].node.LinkDown(id)
+		}
+	}
+}
+
+// lead elects a leader from the reports of some nodes, as the coordinator does,
+// and waits for its barrier.
+func (c *cluster) lead(epoch chunk.Epoch, of ...protocol.NodeID) *fixture {
+	c.t.Helper()
+	var reports []protocol.Report
+	for _, id := range of {
+		reports = append(reports, c.nodes[id].fence(epoch))
+	}
+	d := protocol.SelectLeader(epoch, reports, c.config, of...)
+	if d.Kind != protocol.Elected {
+		c.t.Fatalf("election of epoch %d: %v", epoch, d.Kind)
+	}
+	f := c.nodes[d.Node]
+	f.must(f.node.Assign(f.context(), protocol.Assignment{
+		Stream: streamUnderTest, Epoch: epoch, Node: d.Node, Run: d.Run, Replicas: c.config,
+	}, &d.Inheritance))
+	until(c.t, "the barrier is committed", func() bool { return f.replica.Stats().Role == RoleLeading })
+	return f
+}
+
+// agree waits until nodes hold and know to be committed what the leader does.
+func (c *cluster) agree(leader *fixture, of ...protocol.NodeID) {
+	c.t.Helper()
+	for _, id := range of {
+		until(c.t, fmt.Sprintf("%s is level", id), func() bool {
+			want, _ := leader.replica.Committed()
+			got, _ := c.nodes[id].replica.Committed()
+			st := c.nodes[id].replica.Stats()
+			return got == want && st.Log.Tail == leader.replica.Stats().Log.Tail
+		})
+		if want, got := leader.records(), c.nodes[id].records(); !slices.Equal(want, got) {
+			c.t.Fatalf("%s holds %d records %.300q, the leader %d %.300q", id, len(got), got, len(want), want)
+		}
+	}
+}
+
+func TestCluster_copies(t *testing.T) {
+	c := newCluster(t)
+	l := c.lead(1, "n1", "n2", "n3")
+	p := l.declare("p")
+	for i := range 50 {
+		l.publish(p, message{id: uint64(i + 1), body: fmt.Sprint("m", i)})
+	}
+	c.agree(l, "n1", "n2", "n3")
+}
+
+// A follower that was away is brought up from the leader's files.
+func TestCluster_catchesUp(t *testing.T) {
+	c := newCluster(t)
+	l := c.lead(1, "n1", "n2", "n3")
+	c.link("n3", false)
+	p := l.declare("p")
+	for i := range 700 { // more than one reading
+		l.publish(p, message{id: uint64(i + 1), body: fmt.Sprint("m", i)})
+	}
+	c.link("n3", true)
+	c.agree(l, "n2", "n3")
+	l.wantSequence("p", 700)
+}
+
+// What a deposed leader wrote and nobody has is cut; a new leader's goes on.
+func TestCluster_divergence(t *testing.T) {
+	c := newCluster(t)
+	l := c.lead(1, "n1", "n2", "n3")
+	p := l.declare("p")
+	l.publish(p, message{id: 1, body: "common"})
+	c.agree(l, "n2", "n3")
+	c.link("n1", false)
+	sink := newCollector()
+	l.replica.Publish(batchOf(p, sink, message{id: 2, body: "lost"}))
+	until(t, "it is durable on the old leader", func() bool { return l.replica.Stats().Log.Durable.LSN == 3 })
+	n2 := c.lead(2, "n2", "n3")
+	q := n2.declare("p")
+	n2.publish(q, message{id: 2, body: "kept"})
+	c.link("n1", true)
+	c.agree(n2, "n1", "n3")
+	n2.wantRecords("common", "kept")
+	if err := sink.wait(t, 1); !errors.Is(err, ErrNotLeader) {
+		t.Errorf("the deposed leader's batch: %v", err)
+	}
+	if got := l.replica.Stats().Role; got != RoleFollowing {
+		t.Errorf("the deposed leader is %v", got)
+	}
+}
+
+// Without a majority nothing is confirmed; with it again all is.
+func TestCluster_needsAMajority(t *testing.T) {
+	c := newCluster(t)
+	l := c.lead(1, "n1", "n2", "n3")
+	p := l.declare("p")
+	l.publish(p, message{id: 1, body: "a"})
+	c.link("n2", false)
+	c.link("n3", false)
+	sink := newCollector()
+	l.replica.Publish(batchOf(p, sink, message{id: 2, body: "b"}))
+	until(t, "the leader has it", func() bool { return l.replica.Stats().Log.Durable.LSN == 3 })
+	if got := sink.ids(); len(got) != 0 {
+		t.Fatalf("confirmed %v alone", got)
+	}
+	c.link("n2", true)
+	l.must(sink.wait(t, 1))
+	c.agree(l, "n2")
+}
+
+// A stored offset that no chunk holds yet survives its leader in the followers'
+// memory (F5).
+func TestCluster_pendingOffsetsSurvive(t *testing.T) {
+	c := newCluster(t)
+	l := c.lead(1, "n1", "n2", "n3")
+	p := l.declare("")
+	for i := range 5 {
+		l.publish(p, message{id: uint64(i), body: "m"})
+	}
+	l.must(l.replica.StoreOffset("c", 2))
+	until(t, "it is written", func() bool { return l.replica.Stats().PendingOffsets == 0 })
+	l.must(l.replica.StoreOffset("c", 3)) // within the interval: not written
+	for _, id := range []protocol.NodeID{"n2", "n3"} {
+		until(t, "a follower has heard", func() bool {
+			o, ok, err := c.nodes[id].replica.QueryOffset("c")
+			return err == nil && ok && o == 3
+		})
+	}
+	c.link("n1", false)
+	n2 := c.lead(2, "n2", "n3")
+	n2.wantOffset("c", 3)
+}
+
+// A sequence is not answered by a leader whom nobody follows any more (F3).
+func TestCluster_sequenceAsksAMajority(t *testing.T) {
+	c := newCluster(t)
+	l := c.lead(1, "n1", "n2", "n3")
+	p := l.declare("p")
+	l.publish(p, message{id: 7, body: "a"})
+	l.wantSequence("p", 7)
+	c.link("n2", false)
+	c.link("n3", false)
+	answered := make(chan error, 1)
+	l.replica.Sequence("p", func(_ uint64, _ bool, err error) { answered <- err })
+	l.wantRecords("a") // a round through the turn
+	select {
+	case err := <-answered:
+		t.Fatalf("answered alone: %v", err)
+	default:
+	}
+	c.link("n2", true)
+	l.must(<-answered)
+}
+
+// A handover leaves nothing behind (D4).
+func TestCluster_handsOver(t *testing.T) {
+	c := newCluster(t)
+	l := c.lead(1, "n1", "n2", "n3")
+	p := l.declare("p")
+	l.publish(p, message{id: 1, body: "a"})
+	l.must(l.replica.StoreOffset("c", 1))
+	l.must(l.node.Handover(l.context(), streamUnderTest, "n3"))
+	n3 := c.lead(2, "n3", "n2")
+	if n3.config.ID != "n3" {
+		t.Fatalf("%s leads", n3.config.ID)
+	}
+	n3.wantRecords("a")
+	n3.wantOffset("c", 1)
+	n3.wantSequence("p", 1)
+	c.agree(n3, "n1", "n2")
+}
+
+// A damaged chunk on the way ends the session, is not stored, and is sent again.
+func TestCluster_damagedOnTheWay(t *testing.T) {
+	c := newCluster(t)
+	l := c.lead(1, "n1", "n2", "n3")
+	p := l.declare("p")
+	l.publish(p, message{id: 1, body: "a"})
+	c.agree(l, "n2", "n3")
+	leader, _ := l.replica.turns.run.protocol.Leading()
+	session := leader.Peers()[1].Session()
+	bad := segstore.NewChunk(0)
+	bad.Head = append(bad.Head, make([]byte, chunk.StorageHeaderLength+chunk.ClientHeaderLength)...)
+	c.nodes["n3"].node.Deliver("n1", &Frame{
+		Stream: streamUnderTest, Chunk: bad,
+		Message: protocol.Message{Kind: protocol.MsgChunk, Epoch: 1, Session: session, Chunk: protocol.Chunk{LSN: 3}},
+	})
+	l.publish(p, message{id: 2, body: "b"})
+	c.agree(l, "n2", "n3")
+}
