@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math/bits"
+	"slices"
 
 	"github.com/millrace/millrace/segstore/chunk"
 )
@@ -92,26 +94,37 @@ func judgeBad(inc chunk.Incarnation, b []byte, bad int, bodyLength func([]byte) 
 	return nil
 }
 
-// flippedBytesMax bounds the work of flippedOnce; a record that lists many
-// generations may be longer and is then judged like a torn one.
-const flippedBytesMax = 2048
-
-// flippedOnce tells whether the frame is whole but for a single bit: a torn
+// flippedOnce tells whether b is one whole frame but for a single bit: a torn
 // write does not look like that, rot does. The chance that a torn one does by
 // accident is its bits in 2^32.
+//
+// A CRC is linear: a flipped bit changes it by what depends on the bit's distance
+// from the end alone. So one pass over the distances finds the bit, if there is
+// one.
 func flippedOnce(inc chunk.Incarnation, b []byte) bool {
-	if len(b) < frameHeaderLength || len(b) > flippedBytesMax {
+	if len(b) < frameHeaderLength {
 		return false
 	}
-	trial := append([]byte(nil), b...)
-	for i := range trial {
-		for bit := range 8 {
-			trial[i] ^= 1 << bit
-			body, ok := frameAt(inc, trial)
-			if ok && frameHeaderLength+len(body) == len(b) {
-				return true
-			}
-			trial[i] ^= 1 << bit
+	length, body := b[:4], b[frameHeaderLength:]
+	stored := binary.BigEndian.Uint32(b[4:])
+	if wrong := binary.BigEndian.Uint32(length) ^ uint32(len(body)); wrong != 0 {
+		right := binary.BigEndian.AppendUint32(nil, uint32(len(body)))
+		return bits.OnesCount32(wrong) == 1 && frameCRC(inc, right, body) == stored
+	}
+	difference := frameCRC(inc, length, body) ^ stored
+	if bits.OnesCount32(difference) == 1 {
+		return true // of the CRC itself
+	}
+	var change [8]uint32 // by each bit of the byte at the present distance
+	for bit := range change {
+		change[bit] = castagnoli[1<<bit]
+	}
+	for distance := range len(length) + len(body) {
+		if distance >= len(length) && slices.Contains(change[:], difference) {
+			return true
+		}
+		for bit, c := range change {
+			change[bit] = castagnoli[byte(c)] ^ c>>8
 		}
 	}
 	return false

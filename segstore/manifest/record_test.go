@@ -116,13 +116,12 @@ func differByOneBit(a, b []byte) bool {
 func TestDecode_everyFlippedBitIsDamage(t *testing.T) {
 	records := sampleRecords()
 	file := Encode(testIncarnation, records)
-	for i := range file {
-		bit := byte(1) << (i % 8)
-		file[i] ^= bit
+	for i := range 8 * len(file) {
+		file[i/8] ^= 1 << (i % 8)
 		if _, _, err := Decode(testIncarnation, file); !errors.Is(err, ErrDamaged) {
-			t.Fatalf("byte %d flipped: %v", i, err)
+			t.Fatalf("bit %d of byte %d flipped: %v", i%8, i/8, err)
 		}
-		file[i] ^= bit
+		file[i/8] ^= 1 << (i % 8)
 	}
 }
 
