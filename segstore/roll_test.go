@@ -89,15 +89,15 @@ func TestRoll_noEndlessRoll(t *testing.T) {
 			if most := r.user/c.SegmentBytes + 1; int64(r.rolls[RollSize]) > most {
 				t.Errorf("%d references, %d deltas: %d size rolls for %d bytes", refs, deltas, r.rolls[RollSize], r.user)
 			}
-			if most := r.control/c.ControlBytes + 1; int64(r.rolls[RollControl]) > most {
-				t.Errorf("%d references, %d deltas: %d control rolls for %d bytes", refs, deltas, r.rolls[RollControl], r.control)
-			}
 			// Snapshots cost no more than what they let compaction drop, and one for
 			// each segment of user data.
 			var snapshots, largest int64
 			for _, s := range r.log.Segments() {
 				snapshots += s.SnapshotBytes
 				largest = max(largest, s.SnapshotBytes)
+			}
+			if most := r.control/max(c.ControlBytes, largest*9/10) + 2; int64(r.rolls[RollControl]) > most {
+				t.Errorf("%d references, %d deltas: %d control rolls for %d bytes, snapshots of %d", refs, deltas, r.rolls[RollControl], r.control, largest)
 			}
 			if most := 2*r.control + largest*int64(r.rolls[RollSize]+2); snapshots > most {
 				t.Errorf("%d references, %d deltas: %d bytes of snapshots for %d of deltas", refs, deltas, snapshots, r.control)
