@@ -56,6 +56,8 @@ func (r *Replica) hearEvents() {
 			r.storedOffset(e)
 		case eventSettings:
 			r.configure(*e.settings)
+		case eventCompact:
+			e.call() // of a log that is closed meanwhile it does nothing
 		case eventRetain:
 			t.retainWant, t.ageWant = true, true
 		case eventClose:

@@ -33,6 +33,7 @@ type event struct {
 	input     *protocol.Input // eventStep
 	err       error           // eventSynced, eventPersisted
 	settings  *Settings       // eventSettings
+	call      func()          // eventCompact
 	sequence  func(uint64, bool, error)
 	offset    func(chunk.Offset, bool, error)
 	report    func(*protocol.Report, error)
@@ -59,6 +60,8 @@ const (
 	eventSettings
 	// eventRetain: give up what retention allows.
 	eventRetain
+	// eventCompact: plan or install a piece of compaction.
+	eventCompact
 	// eventClose: flush and close; eventRemove: delete.
 	eventClose
 	eventRemove

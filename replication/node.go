@@ -36,6 +36,9 @@ type Config struct {
 	Limits protocol.Limits
 	// RetainEvery is the time between two looks at retention: 10 s.
 	RetainEvery time.Duration
+	// CompactBytesPerSecond bounds what is read for compaction: 20 MB; negative:
+	// nothing is compacted.
+	CompactBytesPerSecond int64
 	// Propose passes a replica's wish to the metadata. It must not block.
 	Propose func(chunk.Incarnation, protocol.Proposal)
 	// Yield hears that a leader that is none of the stream's voters any more has
@@ -68,8 +71,9 @@ type Node struct {
 	yieldFunc func(chunk.Incarnation, chunk.Epoch, protocol.NodeID)
 	newRun    func() protocol.RunID
 
-	queue  Scheduler
-	alarms *alarms
+	queue      Scheduler
+	alarms     *alarms
+	compaction *compaction
 
 	mu       sync.RWMutex // guards the fields below
 	replicas map[chunk.Incarnation]*Replica
@@ -103,6 +107,7 @@ func NewNode(c Config) *Node {
 		n.newRun = randomRun
 	}
 	n.stop = n.clock.AfterFunc(n.retainEvery, n.sweep)
+	n.compaction = newCompaction(n, c.CompactBytesPerSecond)
 	return n
 }
 
@@ -193,7 +198,8 @@ func (n *Node) Close(ctx context.Context) error {
 	n.closed = true
 	n.mu.Unlock()
 	n.stop()
-	err := n.closeReplicas(ctx)
+	err := n.compaction.close(ctx)
+	err = errors.Join(err, n.closeReplicas(ctx))
 	n.alarms.close()
 	ended := make(chan struct{})
 	go func() {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 
 	"github.com/millrace/millrace/segstore/chunk"
@@ -69,8 +70,10 @@ type CompactionStats struct {
 	Drops, Merges uint64
 	// BytesDropped have been gained, BytesRewritten were copied for it.
 	BytesDropped, BytesRewritten int64
-	Failures                     uint64
-	LastError                    error
+	// BytesDroppable could be gained now, whether it is worth the work or not.
+	BytesDroppable int64
+	Failures       uint64
+	LastError      error
 	// BytesPinned are those of files that have been replaced and are still read.
 	BytesPinned int64
 }
@@ -81,15 +84,21 @@ type CompactionStats struct {
 // nothing about a log whose tracking is unknown: such a one compacts nothing
 // (C4). Mutator.
 func (l *Log) Compact() (job *Compaction, until chunk.LSN) {
-	l.retryRemovals()
-	if l.Err() != nil || !l.tracking.Known() {
+	if l.Err() != nil {
 		return nil, 0
 	}
-	free, err := l.store.FreeSpace()
-	if err != nil {
-		free = 0
+	l.retryRemovals()
+	if !l.tracking.Known() {
+		return nil, 0
 	}
-	in := l.compactInput(free)
+	in := l.compactInput()
+	if in.FreeBytes = math.MaxUint64; plan.Compact(&in).Kind != plan.CompactNone {
+		free, err := l.store.FreeSpace()
+		if err != nil {
+			free = 0 // what keeps nothing needs no room
+		}
+		in.FreeBytes = free
+	}
 	c := plan.Compact(&in)
 	if c.Kind == plan.CompactNone {
 		return nil, c.Until
@@ -108,16 +117,9 @@ func (l *Log) Compact() (job *Compaction, until chunk.LSN) {
 	return job, 0
 }
 
-// PlanCompaction tells how many bytes compaction could drop now. Mutator.
-func (l *Log) PlanCompaction() (droppable int64) {
-	in := l.compactInput(0)
-	return plan.Droppable(&in)
-}
-
-func (l *Log) compactInput(free uint64) plan.CompactInput {
+func (l *Log) compactInput() plan.CompactInput {
 	in := plan.CompactInput{
-		Segments: l.state.Segments, Commit: l.Commit(), Durable: l.Durable().LSN,
-		SegmentBytes: l.config.SegmentBytes, FreeBytes: free,
+		Segments: l.state.Segments, Commit: l.Commit(), Durable: l.Durable().LSN, SegmentBytes: l.config.SegmentBytes,
 	}
 	if l.active != nil {
 		in.Segments = append(in.Segments[:len(in.Segments):len(in.Segments)], l.summary)
@@ -427,9 +429,19 @@ func (l *Log) failed(err error) {
 	l.compaction.LastError = err
 }
 
-// Compacted tells what compaction has done since the log was opened.
-func (l *Log) Compacted() CompactionStats {
+// Compaction tells what compaction has done since the log was opened, and what
+// it could do now.
+func (l *Log) Compaction() CompactionStats { return l.compactionOf(l.Segments()) }
+
+func (l *Log) compactionOf(infos []SegmentInfo) CompactionStats {
+	in := plan.CompactInput{Commit: l.Commit(), Durable: l.Durable().LSN}
+	for i := range infos {
+		in.Segments = append(in.Segments, infos[i].Summary)
+		in.Unreadable = append(in.Unreadable, infos[i].Damage != nil)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.compaction
+	st := l.compaction
+	st.BytesDroppable = plan.Droppable(&in)
+	return st
 }

@@ -147,7 +147,7 @@ func (w *twins) step() {
 			must(w.t, err)
 		}
 	default:
-		st := w.tracked.log.Compacted()
+		st := w.tracked.log.Compaction()
 		w.pieces += st.Drops + st.Merges
 		w.tracked.restart()
 		w.plain.restart()
@@ -225,7 +225,7 @@ func TestCompact_anyInput(t *testing.T) {
 		for kind, n := range w.rolls {
 			rolls[kind] += n
 		}
-		st := w.tracked.log.Compacted()
+		st := w.tracked.log.Compaction()
 		pieces += w.pieces + st.Drops + st.Merges
 		must(t, w.tracked.store.Close())
 		must(t, w.plain.store.Close())

@@ -143,7 +143,7 @@ func TestCompact_hundredSlowReaders(t *testing.T) {
 				}
 			}
 			k.compactAll()
-			if st := k.log.Compacted(); st.BytesPinned != 0 || st.Merges == 0 {
+			if st := k.log.Compaction(); st.BytesPinned != 0 || st.Merges == 0 {
 				t.Errorf("compacted %+v", st)
 			}
 			k.rescan()

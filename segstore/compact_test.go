@@ -197,7 +197,7 @@ func TestCompact_dropsTrackingAndNothingElse(t *testing.T) {
 	k.mixed()
 	before := k.portrait()
 	tracked := k.log.Stats().TrackingBytes
-	if got := k.log.PlanCompaction(); got < tracked/2 || got > tracked+1000 {
+	if got := k.log.Compaction().BytesDroppable; got < tracked/2 || got > tracked+1000 {
 		t.Errorf("%d bytes could be dropped, of %d of tracking", got, tracked)
 	}
 	droppable := k.droppable()
@@ -219,10 +219,10 @@ func TestCompact_dropsTrackingAndNothingElse(t *testing.T) {
 	if spare := infos[len(infos)-2]; spare.Generation != 0 || spare.SnapshotLast.LSN == 0 {
 		t.Errorf("the spare was touched: %+v", spare.Summary)
 	}
-	if got := k.log.PlanCompaction(); got != 0 {
+	if got := k.log.Compaction().BytesDroppable; got != 0 {
 		t.Errorf("%d bytes could still be dropped", got)
 	}
-	st := k.log.Compacted()
+	st := k.log.Compaction()
 	if st.BytesDropped < tracked/2 || st.Drops == 0 || st.Failures != 0 || st.BytesPinned != 0 {
 		t.Errorf("compacted %+v", st)
 	}
@@ -299,7 +299,7 @@ func TestCompact_footersAlone(t *testing.T) {
 	if len(infos) > 6 {
 		t.Errorf("%d segments are left", len(infos))
 	}
-	if st := k.log.Compacted(); st.Merges == 0 {
+	if st := k.log.Compaction(); st.Merges == 0 {
 		t.Errorf("nothing was merged: %+v", st)
 	}
 	empty := 0
@@ -663,7 +663,7 @@ func TestCompact_headroom(t *testing.T) {
 	}
 	k.fs.(*vfs.Mem).Limit(used + infos[0].UserBytes)
 	if n := k.compactAll(); n != 1 || k.log.Segments()[1].Generation != 1 {
-		t.Errorf("%d pieces of work without room: %+v", n, k.log.Compacted())
+		t.Errorf("%d pieces of work without room: %+v", n, k.log.Compaction())
 	}
 	k.fs.(*vfs.Mem).Limit(0)
 	if n := k.compactAll(); n != 1 || k.log.Segments()[0].Generation != 1 {
@@ -744,8 +744,8 @@ func TestCompact_readFileStays(t *testing.T) {
 	if k.compactAll() == 0 {
 		t.Fatal("nothing was compacted")
 	}
-	if exists, _ := vfs.Exists(k.fs, old); !exists || k.log.Compacted().BytesPinned == 0 {
-		t.Errorf("the file that is read: there %v, pinned %d bytes", exists, k.log.Compacted().BytesPinned)
+	if exists, _ := vfs.Exists(k.fs, old); !exists || k.log.Compaction().BytesPinned == 0 {
+		t.Errorf("the file that is read: there %v, pinned %d bytes", exists, k.log.Compaction().BytesPinned)
 	}
 	got := make([]byte, length)
 	if _, err = file.ReadAt(got, position); err != nil || !bytes.Equal(got, want) {
@@ -753,8 +753,8 @@ func TestCompact_readFileStays(t *testing.T) {
 	}
 	v.Release()
 	k.compactAll()
-	if exists, _ := vfs.Exists(k.fs, old); exists || k.log.Compacted().BytesPinned != 0 {
-		t.Errorf("after the last reader: there %v, pinned %d bytes", exists, k.log.Compacted().BytesPinned)
+	if exists, _ := vfs.Exists(k.fs, old); exists || k.log.Compaction().BytesPinned != 0 {
+		t.Errorf("after the last reader: there %v, pinned %d bytes", exists, k.log.Compaction().BytesPinned)
 	}
 	if again := k.content(Spec{Kind: First}); !slices.Equal(again, content) {
 		t.Errorf("content %v, was %v", ends(again), ends(content))

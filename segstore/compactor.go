@@ -18,6 +18,9 @@ type CompactorOptions struct {
 	// false if f will not be called. A nil Enter calls it at once, for whoever
 	// steps the Compactor as the mutator of all logs.
 	Enter func(l *Log, f func()) bool
+	// Wake, if not nil, is called whenever Step has something to do earlier than
+	// it said; from anywhere, also from logs' turns. Run needs none.
+	Wake func()
 }
 
 const (
@@ -71,21 +74,29 @@ type candidate struct {
 
 // candidates are those of a store, the one that waits longest in front.
 type candidates struct {
-	mu   sync.Mutex // guards list
-	list []candidate
-	wake chan struct{} // tells Run of a new one
+	mu     sync.Mutex // guards list and notify
+	list   []candidate
+	notify func()
+	wake   chan struct{} // tells Run of a new one
 }
 
 // add puts a log in, or lets one that is in be looked at again.
 func (c *candidates) add(n candidate) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.list = slices.DeleteFunc(c.list, func(o candidate) bool { return o.log == n.log })
 	c.list = append(c.list, n)
+	c.mu.Unlock()
 	c.signal()
 }
 
 func (c *candidates) signal() {
+	c.mu.Lock()
+	notify := c.notify
+	c.mu.Unlock()
+	if notify != nil {
+		notify()
+		return
+	}
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -123,6 +134,9 @@ func (s *Store) NewCompactor(o CompactorOptions) *Compactor {
 	if c.enter == nil {
 		c.enter = func(_ *Log, f func()) bool { f(); return true }
 	}
+	s.candidates.mu.Lock()
+	defer s.candidates.mu.Unlock()
+	s.candidates.notify = o.Wake
 	return c
 }
 
@@ -167,7 +181,8 @@ func (c *Compactor) Step(now time.Time) time.Duration {
 	}
 }
 
-// Stop gives up the piece of work that is under way.
+// Stop gives up the piece of work that is under way. Whoever calls Step calls
+// it.
 func (c *Compactor) Stop() {
 	c.mu.Lock()
 	job := c.job
@@ -237,8 +252,8 @@ func (c *Compactor) begin(ticket uint64) bool {
 
 func (c *Compactor) end() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.asked, c.busy = nil, false
+	c.mu.Unlock()
 	c.store.candidates.signal()
 }
 

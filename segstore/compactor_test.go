@@ -37,9 +37,9 @@ func TestCompactor_compactsWhatWasSealed(t *testing.T) {
 	k.mixed()
 	before := k.portrait()
 	stepAll(t, c, timeOf(k.now))
-	st := k.log.Compacted()
-	if st.Drops < 4 || k.log.PlanCompaction() != 0 {
-		t.Errorf("compacted %+v, %d bytes could be dropped", st, k.log.PlanCompaction())
+	st := k.log.Compaction()
+	if st.Drops < 4 || k.log.Compaction().BytesDroppable != 0 {
+		t.Errorf("compacted %+v, %d bytes could be dropped", st, k.log.Compaction().BytesDroppable)
 	}
 	k.uncached()
 	k.wantPortrait(before)
@@ -51,7 +51,7 @@ func TestCompactor_compactsWhatWasSealed(t *testing.T) {
 	k.log.SetCommit(k.log.Tail().LSN)
 	k.wantPortrait(before)
 	stepAll(t, k.store.NewCompactor(CompactorOptions{}), timeOf(k.now))
-	if st := k.log.Compacted(); st.Drops != 0 {
+	if st := k.log.Compaction(); st.Drops != 0 {
 		t.Errorf("compacted again: %+v", st)
 	}
 }
@@ -74,7 +74,7 @@ func TestCompactor_waitsForTheCommit(t *testing.T) {
 	}
 	k.sync()
 	stepAll(t, c, now)
-	if st := k.log.Compacted(); st.Drops != 1 {
+	if st := k.log.Compaction(); st.Drops != 1 {
 		t.Errorf("compacted %+v", st)
 	}
 }
@@ -97,7 +97,7 @@ func TestCompactor_keepsToItsRate(t *testing.T) {
 	for wait := time.Duration(0); wait != CompactorIdle; {
 		now = now.Add(wait)
 		wait = c.Step(now)
-		st := k.log.Compacted()
+		st := k.log.Compaction()
 		read = st.BytesDropped + st.BytesRewritten
 		if most := int64(now.Sub(begin).Seconds()*rate) + rate/compactBurst + 1000; read > most {
 			t.Fatalf("%d bytes after %s", read, now.Sub(begin))
@@ -136,8 +136,8 @@ func TestCompactor_oneJobANode(t *testing.T) {
 			t.Fatalf("%d sources are being read", writing)
 		}
 	}
-	if k.log.Compacted().Drops < 4 || l.Compacted().Drops < 1 {
-		t.Errorf("compacted %+v and %+v", k.log.Compacted(), l.Compacted())
+	if k.log.Compaction().Drops < 4 || l.Compaction().Drops < 1 {
+		t.Errorf("compacted %+v and %+v", k.log.Compaction(), l.Compaction())
 	}
 }
 
@@ -197,12 +197,12 @@ func TestCompactor_turnsOfLogs(t *testing.T) {
 	}
 	turns[0]()
 	step() // plans, copies, asks for the turn to install
-	if len(turns) != 2 || k.log.Compacted().Drops != 0 {
-		t.Fatalf("%d turns, compacted %+v", len(turns), k.log.Compacted())
+	if len(turns) != 2 || k.log.Compaction().Drops != 0 {
+		t.Fatalf("%d turns, compacted %+v", len(turns), k.log.Compaction())
 	}
 	turns[1]()
-	if k.log.Compacted().Drops != 1 {
-		t.Fatalf("compacted %+v", k.log.Compacted())
+	if k.log.Compaction().Drops != 1 {
+		t.Fatalf("compacted %+v", k.log.Compaction())
 	}
 	step()
 	turns[2]()
@@ -236,7 +236,7 @@ func TestCompactor_failingDisk(t *testing.T) {
 	for range 300 {
 		now = now.Add(min(c.Step(now), compactRetry))
 	}
-	st := k.log.Compacted()
+	st := k.log.Compaction()
 	if st.Failures < 2 || st.Failures > 10 || !errors.Is(st.LastError, syscall.ENOSPC) {
 		t.Fatalf("compacted %+v", st)
 	}
@@ -245,8 +245,8 @@ func TestCompactor_failingDisk(t *testing.T) {
 	for range 300 {
 		now = now.Add(min(c.Step(now), compactRetry))
 	}
-	if k.log.Compacted().Drops < 4 {
-		t.Errorf("compacted %+v", k.log.Compacted())
+	if k.log.Compaction().Drops < 4 {
+		t.Errorf("compacted %+v", k.log.Compaction())
 	}
 	k.wantPortrait(before)
 }
@@ -275,11 +275,11 @@ func TestCompactor_runs(t *testing.T) {
 	before := k.portrait()
 	turn.Unlock()
 	deadline := time.After(20 * time.Second)
-	for k.log.Compacted().Drops < 4 {
+	for k.log.Compaction().Drops < 4 {
 		select {
 		case <-turned:
 		case <-deadline:
-			t.Fatalf("compacted %+v", k.log.Compacted())
+			t.Fatalf("compacted %+v", k.log.Compaction())
 		}
 	}
 	stop()

@@ -287,7 +287,10 @@ type Stats struct {
 	// sequences take; TrackingBytes is what stored offsets take (F7).
 	SequenceBytes int64
 	TrackingBytes int64
+	// TrackingBound is what TrackingBytes may be at most (design 1).
+	TrackingBound int64
 	DiskBytes     int64
+	Compaction    CompactionStats
 	// Err is what Log.Err tells.
 	Err error
 }
@@ -299,8 +302,11 @@ func (l *Log) Stats() Stats {
 	st := Stats{Tail: l.tail, Durable: l.durable, Next: l.next, Err: l.err()}
 	l.mu.Unlock()
 	st.Commit, st.First, st.Segments = l.Commit(), l.First(), len(infos)
+	st.Compaction = l.compactionOf(infos)
+	summaries := make([]manifest.Summary, len(infos))
 	for i := range infos {
 		s := &infos[i]
+		summaries[i] = s.Summary
 		st.Records += s.Records
 		st.UserChunks += s.UserChunks
 		st.UserBytes += s.UserBytes
@@ -312,6 +318,7 @@ func (l *Log) Stats() Stats {
 		st.TrackingBytes += s.TrackingBytes()
 		st.DiskBytes += s.Size
 	}
+	st.TrackingBound = plan.TrackingBound(summaries)
 	return st
 }
 
