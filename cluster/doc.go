@@ -20,5 +20,6 @@
 //   - A create answers only when the stream's leader says that it leads.
 //   - When the store of the raft log fails once, nothing is ever written to it
 //     again and the node must stop: what a failed sync left behind is unknown.
+//     A lonely voter whose disk is full waits for space instead (latch).
 //   - An unknown catalog command stops the node; nothing behind it is applied.
 package cluster

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -15,11 +18,13 @@ import (
 	"github.com/millrace/millrace/replication/protocol"
 )
 
-// brokenStore fails writes while broken is set.
+// brokenStore fails writes while broken is set, and its first writes with full.
 type brokenStore struct {
 	raft.LogStore
 	raft.StableStore
 	broken bool
+	full   error
+	after  int // writes that full fails
 	writes int
 }
 
@@ -27,6 +32,9 @@ var errDisk = errors.New("input/output error")
 
 func (s *brokenStore) write() error {
 	s.writes++
+	if s.full != nil && s.writes <= s.after {
+		return s.full
+	}
 	if s.broken {
 		return errDisk
 	}
@@ -51,7 +59,7 @@ func TestLatch_closesForGood(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &brokenStore{}
 			failures := 0
-			l := &latch{LogStore: s, StableStore: s, failed: func(error) { failures++ }}
+			l := newLatch(s, s, nullLog, func(error) { failures++ })
 			if err := write(l); err != nil || failures != 0 {
 				t.Fatal(err)
 			}
@@ -75,6 +83,58 @@ func TestLatch_closesForGood(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A write that did not take place for want of space is tried again until there
+// is some; nothing else is.
+func TestLatch_waitsForSpace(t *testing.T) {
+	noRoom := func(op string) error { return &fs.PathError{Op: op, Path: "raft.db", Err: syscall.ENOSPC} }
+	tests := map[string]struct {
+		full  error
+		alone bool
+		waits bool
+	}{
+		"one voter":             {noRoom("write"), true, true},
+		"over its quota":        {&fs.PathError{Op: "write", Err: syscall.EDQUOT}, true, true},
+		"one of several voters": {noRoom("write"), false, false},
+		"at the sync":           {syscall.ENOSPC, true, false},
+		"another failure":       {&fs.PathError{Op: "write", Err: syscall.EIO}, true, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				failures := 0
+				s := &brokenStore{full: test.full, after: 3}
+				l := newLatch(s, s, nullLog, func(error) { failures++ })
+				l.alone.Store(test.alone)
+				err := l.StoreLogs(nil)
+				if !test.waits && (!errors.Is(err, test.full) || failures != 1 || s.writes != 1) || test.waits && (err != nil || failures != 0 || s.writes != 4) {
+					t.Errorf("%d writes, %d failures told, answer %v", s.writes, failures, err)
+				}
+			})
+		})
+	}
+}
+
+// A node that is stopped while its disk is full does not wait, and raft, which
+// cannot bear a term that is not kept, does not hear of it.
+func TestLatch_releasedWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &brokenStore{full: &fs.PathError{Op: "write", Err: syscall.ENOSPC}, after: 1 << 30}
+		l := newLatch(s, s, nullLog, func(err error) { t.Errorf("told to stop: %v", err) })
+		l.alone.Store(true)
+		time.AfterFunc(time.Minute, l.release)
+		if err := l.StoreLogs(nil); !errors.Is(err, ErrStopped) {
+			t.Errorf("entries: %v", err)
+		}
+		s.full = nil
+		if err := l.SetUint64([]byte(currentTerm), 2); err != nil {
+			t.Errorf("term: %v", err)
+		}
+		if err := l.Set([]byte("LastVoteCand"), []byte("n1")); !errors.Is(err, ErrFailed) {
+			t.Errorf("a vote in a term that was not kept: %v", err)
+		}
+	})
 }
 
 // The node is told to stop, calls fail with the reason, reads go on.

@@ -110,6 +110,7 @@ func (m *metaraft) start(t timing, transport raft.Transport, hold uint64) error 
 	if m.view.Load() == nil {
 		m.view.Store(catalog.New())
 	}
+	m.store.latched.alone.Store(t == aloneTiming)
 	machine := &machine{view: &m.view, told: &m.told, failed: m.failed, state: catalog.New(), hold: hold}
 	r, err := raft.NewRaft(m.config(t), machine, m.store.logs, m.store.latched, m.store.snapshots, transport)
 	if err != nil {
@@ -149,6 +150,7 @@ func (m *metaraft) reopen(t timing) error {
 
 // close takes a snapshot if a start would have much to apply, and stops.
 func (m *metaraft) close() error {
+	m.store.latched.release() // what waits for space would keep the gate
 	m.gate.Lock()
 	defer m.gate.Unlock()
 	if m.behindSnapshot() > closeThreshold {

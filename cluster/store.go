@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -60,7 +59,7 @@ func openStore(dir string, log hclog.Logger, failed func(error)) (*store, error)
 		bolt.Close()
 		return nil, fmt.Errorf("open raft snapshots: %w", err)
 	}
-	l := &latch{LogStore: bolt, StableStore: bolt, failed: failed}
+	l := newLatch(bolt, bolt, log, failed)
 	cached, err := raft.NewLogCache(logCacheEntries, l)
 	if err != nil {
 		bolt.Close()
@@ -70,48 +69,3 @@ func openStore(dir string, log hclog.Logger, failed func(error)) (*store, error)
 }
 
 func (s *store) close() error { return s.bolt.Close() }
-
-// latch lets no write through after one has failed. raft itself steps down and
-// may try again, but after a failed sync the kernel may call pages clean that
-// never reached the disk, so a later success proves nothing.
-type latch struct {
-	raft.LogStore
-	raft.StableStore
-	broken atomic.Bool
-	failed func(error)
-}
-
-// guard runs one write.
-func (l *latch) guard(what string, write func() error) error {
-	if l.broken.Load() {
-		return fmt.Errorf("%s: %w", what, ErrFailed)
-	}
-	err := write()
-	if err != nil {
-		err = fmt.Errorf("%s: %w", what, err)
-		if l.broken.CompareAndSwap(false, true) {
-			l.failed(err)
-		}
-	}
-	return err
-}
-
-func (l *latch) StoreLog(log *raft.Log) error {
-	return l.guard("store raft log entry", func() error { return l.LogStore.StoreLog(log) })
-}
-
-func (l *latch) StoreLogs(logs []*raft.Log) error {
-	return l.guard("store raft log entries", func() error { return l.LogStore.StoreLogs(logs) })
-}
-
-func (l *latch) DeleteRange(low, high uint64) error {
-	return l.guard("cut raft log", func() error { return l.LogStore.DeleteRange(low, high) })
-}
-
-func (l *latch) Set(key, value []byte) error {
-	return l.guard("store raft vote", func() error { return l.StableStore.Set(key, value) })
-}
-
-func (l *latch) SetUint64(key []byte, value uint64) error {
-	return l.guard("store raft term", func() error { return l.StableStore.SetUint64(key, value) })
-}

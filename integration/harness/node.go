@@ -44,7 +44,13 @@ type Node struct {
 // killed when the test ends; if the test failed, its log is shown.
 func Start(t testing.TB, args ...string) *Node {
 	t.Helper()
-	n := &Node{t: t, args: args, DataDir: t.TempDir(), log: &lockedBuffer{}}
+	return StartIn(t, t.TempDir(), args...)
+}
+
+// StartIn is Start in a data directory of the caller's choice.
+func StartIn(t testing.TB, dir string, args ...string) *Node {
+	t.Helper()
+	n := &Node{t: t, args: args, DataDir: dir, log: &lockedBuffer{}}
 	t.Cleanup(func() {
 		n.Kill()
 		if t.Failed() {
