@@ -19,7 +19,9 @@ func TestAPI_rights(t *testing.T) {
 	}{
 		{"probes need none", "", "GET", "/healthz", nil, 200},
 		{"nor do metrics", "", "GET", "/metrics", nil, 200},
-		{"nor does the page", "", "GET", "/", nil, 200},
+		{"nor do the page's own files", "", "GET", "/page/start.js", nil, 200},
+		{"the page has browsers ask for them", "", "GET", "/", nil, 401},
+		{"and then comes", "watcher", "GET", "/", nil, 200},
 		{"nor the description", "", "GET", "/api/v1/openapi.yaml", nil, 200},
 		{"looking without credentials", "", "GET", "/api/v1/streams", nil, 401},
 		{"wrong password", "root:wrong", "GET", "/api/v1/streams", nil, 401},

@@ -8,8 +8,9 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-// pageRoutes serve the embedded start page. Its files need no credentials:
-// what it shows it asks of the API, which does.
+// pageRoutes serve the embedded start page. It needs credentials though it holds
+// nothing itself: browsers then ask for them once, and send them along with
+// what the page asks of the API.
 func pageRoutes() []route {
 	file := func(name string) func(*Server, http.ResponseWriter, *http.Request) error {
 		return func(_ *Server, w http.ResponseWriter, req *http.Request) error {
@@ -19,7 +20,7 @@ func pageRoutes() []route {
 		}
 	}
 	return []route{
-		{"GET", "/{$}", anyone, file("start.html")},
+		{"GET", "/{$}", operator, file("start.html")},
 		{"GET", "/page/start.css", anyone, file("start.css")},
 		{"GET", "/page/start.js", anyone, file("start.js")},
 	}

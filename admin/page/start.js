@@ -16,7 +16,9 @@ function bytes(n) {
 }
 
 async function ask(path) {
-  const answer = await fetch(path, { headers: { Accept: "application/json" } });
+  // The origin is without the credentials that the page's address may hold:
+  // a relative address would take them over, which fetch refuses.
+  const answer = await fetch(new URL(path, location.origin), { headers: { Accept: "application/json" } });
   if (!answer.ok) throw new Error(`${path}: ${(await answer.json()).message}`);
   return answer.json();
 }

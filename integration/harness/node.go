@@ -3,7 +3,6 @@ package harness
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -168,29 +167,32 @@ func (n *Node) PID() int { return n.process.Process.Pid }
 func (n *Node) Log() string { return n.log.String() }
 
 // Get asks the node's HTTP API as guest and returns the body of a success.
-func (n *Node) Get(path string) ([]byte, error) { return n.ask(http.MethodGet, path, nil) }
-
-// Post sends a JSON body as guest.
-func (n *Node) Post(path, body string) ([]byte, error) {
-	return n.ask(http.MethodPost, path, bytes.NewReader([]byte(body)))
+func (n *Node) Get(path string) ([]byte, error) {
+	status, body, err := ask(http.MethodGet, n.HTTP+path)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("GET %s: status %d: %s", path, status, body)
+	}
+	return body, err
 }
 
-func (n *Node) ask(method, path string, body io.Reader) ([]byte, error) {
-	req, err := http.NewRequest(method, n.HTTP+path, body)
+// Manage calls the management port as guest.
+func (n *Node) Manage(method, path string) (status int, body []byte, err error) {
+	return ask(method, n.Management+path)
+}
+
+func ask(method, url string) (status int, body []byte, err error) {
+	req, err := http.NewRequest(method, url, nil)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	req.SetBasicAuth("guest", "guest")
 	res, err := (&http.Client{Timeout: readyWithin}).Do(req)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode >= 300 {
-		err = errors.New(res.Status + ": " + string(text))
-	}
-	return text, err
+	body, err = io.ReadAll(res.Body)
+	return res.StatusCode, body, err
 }
 
 func hostPort(url string) string { return url[len("http://"):] }
