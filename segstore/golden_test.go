@@ -230,13 +230,13 @@ func TestGolden_journal(t *testing.T) {
 	const id = 0x1122334455667788
 	b := appendJournalBegin(nil, id)
 	want := StreamState{Promise: 3, Commit: 40, Mark: 42, Registration: 2, Aside: AsideLearner}
-	b = appendJournalState(b, id, testIncarnation, &want)
-	b = appendJournalGone(b, id, testIncarnation+1)
+	b = appendJournalState(b, id, testIncarnation, 24, &want)
+	b = appendJournalGone(b, id, testIncarnation+1, 24)
 	golden(t, "journal", "A node journal", b, []part{
 		{0, "begin"}, {4, "length of the body"}, {4, "CRC-32C, from 0"}, {4, "kind, reserved"}, {4, "magic, version 1"}, {8, "id of the journal"},
 		{0, "state"}, {4, "length of the body"}, {4, "CRC-32C, from the id"}, {4, "kind, set aside: learner, reserved"},
-		{8, "incarnation"}, {8, "promise"}, {8, "commit"}, {8, "durable mark"}, {8, "registration"},
-		{0, "gone"}, {4, "length of the body"}, {4, "CRC-32C"}, {4, "kind, reserved"}, {8, "incarnation"},
+		{8, "incarnation"}, {8, "synced up to"}, {8, "promise"}, {8, "commit"}, {8, "durable mark"}, {8, "registration"},
+		{0, "gone"}, {4, "length of the body"}, {4, "CRC-32C"}, {4, "kind, reserved"}, {8, "incarnation"}, {8, "synced up to"},
 	})
 	got, states, good, err := decodeJournal(b)
 	if err != nil || good != len(b) || got != id || len(states) != 1 || states[testIncarnation] != want {

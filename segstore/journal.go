@@ -46,7 +46,9 @@ type Journal struct {
 // closed when its last sync has been answered.
 type journalFile struct {
 	vfs.File
-	waiting int // syncs asked for and not answered; guarded by Journal.mu
+	// Guarded by Journal.mu.
+	synced  int64 // everything before this position is durable
+	waiting int   // syncs asked for and not answered
 	retired bool
 }
 
@@ -106,6 +108,7 @@ func openJournal(fsys vfs.FS, dir string, syncer *vfs.Syncer, quarantine func(na
 	if err := f.Datasync(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
+	j.file.synced = j.size
 	return j, nil
 }
 
@@ -171,7 +174,7 @@ func (j *Journal) Change(inc chunk.Incarnation, change func(*StreamState), done 
 		return
 	}
 	j.states[inc] = s
-	j.append(appendJournalState(nil, j.id, inc, &s), done, func() {
+	j.append(appendJournalState(nil, j.id, inc, j.file.synced, &s), done, func() {
 		if j.states[inc] = was; !known {
 			delete(j.states, inc)
 		}
@@ -183,7 +186,7 @@ func (j *Journal) Remove(inc chunk.Incarnation, done func(error)) {
 	j.mu.Lock()
 	was, known := j.states[inc]
 	delete(j.states, inc)
-	j.append(appendJournalGone(nil, j.id, inc), done, func() {
+	j.append(appendJournalGone(nil, j.id, inc, j.file.synced), done, func() {
 		if known {
 			j.states[inc] = was
 		}
@@ -194,7 +197,7 @@ func (j *Journal) Remove(inc chunk.Incarnation, done func(error)) {
 // the change back. It is entered with mu held and lets it go.
 func (j *Journal) append(record []byte, done func(error), undo func()) {
 	err := j.write(record)
-	f := j.file
+	f, end := j.file, j.size
 	if err == nil {
 		f.waiting++
 	} else {
@@ -206,7 +209,7 @@ func (j *Journal) append(record []byte, done func(error), undo func()) {
 		return
 	}
 	j.syncer.Submit(f.File, func(err error) {
-		j.synced(f, err)
+		j.synced(f, end, err)
 		answer(done, err)
 	})
 }
@@ -237,11 +240,14 @@ func (j *Journal) write(record []byte) error {
 	return nil
 }
 
-func (j *Journal) synced(f *journalFile, err error) {
+func (j *Journal) synced(f *journalFile, end int64, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	f.waiting--
-	if err != nil && f == j.file {
+	switch {
+	case err == nil:
+		f.synced = max(f.synced, end)
+	case f == j.file:
 		j.suspect = true
 	}
 	if f.retired && f.waiting == 0 {
@@ -261,7 +267,8 @@ func (j *Journal) live() int64 {
 }
 
 // rewrite replaces the file by one that holds the present states only. A crash
-// leaves the old or the new one.
+// leaves the old or the new one, as a whole: so each record may say that all
+// before it is durable.
 func (j *Journal) rewrite() error {
 	b := appendJournalBegin(nil, j.id)
 	incs := make([]chunk.Incarnation, 0, len(j.states))
@@ -271,7 +278,7 @@ func (j *Journal) rewrite() error {
 	slices.Sort(incs)
 	for _, inc := range incs {
 		s := j.states[inc]
-		b = appendJournalState(b, j.id, inc, &s)
+		b = appendJournalState(b, j.id, inc, int64(len(b)), &s)
 	}
 	name := path.Join(j.dir, journalName)
 	if err := vfs.WriteFileSynced(j.fs, name, b, 0o644); err != nil {
@@ -287,7 +294,8 @@ func (j *Journal) rewrite() error {
 			j.closeFile(old)
 		}
 	}
-	j.file, j.size = &journalFile{File: f}, int64(len(b))
+	j.size = int64(len(b))
+	j.file = &journalFile{File: f, synced: j.size}
 	j.stats.Rewrites++
 	return nil
 }

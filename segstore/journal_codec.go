@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/manifest"
@@ -59,8 +60,8 @@ const (
 	journalKindState  = 2
 	journalKindGone   = 3
 	journalBegin      = 4 + journalHeadLength
-	journalState      = 4 + 40
-	journalGone       = 4 + 8
+	journalState      = 4 + 48
+	journalGone       = 4 + 16
 )
 
 // errJournalDamaged reports a journal that can't be believed.
@@ -71,11 +72,14 @@ var errJournalDamaged = errors.New("segstore: node journal is damaged")
 // is known and so starts from 0:
 //
 //	begin  1 0 0 0 | magic u32 | id u64
-//	state  2 aside 0 0 | incarnation u64 | promise u64 | commit u64 | mark u64 |
-//	       registration u64
-//	gone   3 0 0 0 | incarnation u64
+//	state  2 aside 0 0 | incarnation u64 | synced u64 | promise u64 |
+//	       commit u64 | mark u64 | registration u64
+//	gone   3 0 0 0 | incarnation u64 | synced u64
 //
-// A state record says all about its stream; the last one counts.
+// A state record says all about its stream; the last one counts. Synced is the
+// position in the file up to which everything was durable when the record was
+// written: since one sync covers many records, a power loss may keep a later one
+// and lose an earlier.
 func appendJournalBegin(dst []byte, id chunk.Incarnation) []byte {
 	be := binary.BigEndian
 	b := make([]byte, 0, journalBegin)
@@ -85,11 +89,12 @@ func appendJournalBegin(dst []byte, id chunk.Incarnation) []byte {
 	return manifest.AppendFrame(dst, 0, b)
 }
 
-func appendJournalState(dst []byte, id, inc chunk.Incarnation, s *StreamState) []byte {
+func appendJournalState(dst []byte, id, inc chunk.Incarnation, synced int64, s *StreamState) []byte {
 	be := binary.BigEndian
 	var room [journalState]byte
 	b := append(room[:0], journalKindState, byte(s.Aside), 0, 0)
 	b = be.AppendUint64(b, uint64(inc))
+	b = be.AppendUint64(b, uint64(synced))
 	b = be.AppendUint64(b, uint64(s.Promise))
 	b = be.AppendUint64(b, uint64(s.Commit))
 	b = be.AppendUint64(b, uint64(s.Mark))
@@ -97,8 +102,10 @@ func appendJournalState(dst []byte, id, inc chunk.Incarnation, s *StreamState) [
 	return manifest.AppendFrame(dst, id, b)
 }
 
-func appendJournalGone(dst []byte, id, inc chunk.Incarnation) []byte {
-	b := binary.BigEndian.AppendUint64([]byte{journalKindGone, 0, 0, 0}, uint64(inc))
+func appendJournalGone(dst []byte, id, inc chunk.Incarnation, synced int64) []byte {
+	be := binary.BigEndian
+	b := be.AppendUint64([]byte{journalKindGone, 0, 0, 0}, uint64(inc))
+	b = be.AppendUint64(b, uint64(synced))
 	return manifest.AppendFrame(dst, id, b)
 }
 
@@ -117,16 +124,29 @@ func journalBodyLength(b []byte) int {
 	return -1
 }
 
+// journalFirst is where the records behind the first begin.
+const journalFirst = 8 + journalBegin
+
+// journalSynced tells how many bytes behind the first record a record at a
+// position proves to have been durable.
+func journalSynced(body []byte, at int) int {
+	if body[0] == journalKindHead {
+		return at // it has no place here, so nothing is torn
+	}
+	synced := binary.BigEndian.Uint64(body[12:])
+	return int(min(synced, math.MaxInt32)) - journalFirst
+}
+
 // decodeJournal reads a whole journal: its id, the states, and how many bytes
 // are good; behind them is a torn append.
 // Errors: errJournalDamaged, ErrVersion.
 func decodeJournal(b []byte) (id chunk.Incarnation, states map[chunk.Incarnation]StreamState, good int, err error) {
 	be := binary.BigEndian
-	const first = 8 + journalBegin
+	const first = journalFirst
 	if len(b) < first {
 		return 0, nil, 0, fmt.Errorf("%w: %d bytes", errJournalDamaged, len(b))
 	}
-	head, _, err := manifest.Frames(0, b[:first], journalBodyLength)
+	head, _, err := manifest.Frames(0, b[:first], journalBodyLength, manifest.AllBefore)
 	if err != nil || len(head) != 1 || len(head[0]) != journalBegin || head[0][0] != journalKindHead {
 		return 0, nil, 0, fmt.Errorf("%w: first record", errJournalDamaged)
 	}
@@ -137,7 +157,7 @@ func decodeJournal(b []byte) (id chunk.Incarnation, states map[chunk.Incarnation
 		return 0, nil, 0, fmt.Errorf("%w: magic %08x", errJournalDamaged, m)
 	}
 	id = chunk.Incarnation(be.Uint64(head[0][8:]))
-	bodies, good, err := manifest.Frames(id, b[first:], journalBodyLength)
+	bodies, good, err := manifest.Frames(id, b[first:], journalBodyLength, journalSynced)
 	if err != nil {
 		return 0, nil, 0, fmt.Errorf("%w: %w", errJournalDamaged, err)
 	}
@@ -152,9 +172,9 @@ func decodeJournal(b []byte) (id chunk.Incarnation, states map[chunk.Incarnation
 			continue
 		}
 		states[inc] = StreamState{
-			Aside: Aside(r[1]), Promise: chunk.Epoch(be.Uint64(r[12:])),
-			Commit: chunk.LSN(be.Uint64(r[20:])), Mark: chunk.LSN(be.Uint64(r[28:])),
-			Registration: be.Uint64(r[36:]),
+			Aside: Aside(r[1]), Promise: chunk.Epoch(be.Uint64(r[20:])),
+			Commit: chunk.LSN(be.Uint64(r[28:])), Mark: chunk.LSN(be.Uint64(r[36:])),
+			Registration: be.Uint64(r[44:]),
 		}
 	}
 	return id, states, first + good, nil

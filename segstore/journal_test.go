@@ -183,6 +183,82 @@ func TestJournal_damage(t *testing.T) {
 	})
 }
 
+// Of records that one sync was to cover, a power loss may keep the later ones
+// and lose the earlier: a torn end too, for nobody was told of either. Fencing
+// many streams at a start is such a moment.
+func TestJournal_holeInUnsyncedRecordsIsTorn(t *testing.T) {
+	mem := vfs.NewMem()
+	f := newFixture(t, mem, "data")
+	f.must(awaited(func(done func(error)) { f.store.journal.Promise(testIncarnation, 2, done) }))
+	f.log.shut()
+	f.must(f.store.Close())
+
+	faulty := vfs.NewFaulty(mem)
+	s, err := NewStore(Options{FS: faulty, Dir: "data"})
+	must(t, err)
+	release := make(chan struct{})
+	faulty.Add(vfs.Rule{Ops: vfs.OpSync, Path: journalName, Times: 1, Fault: vfs.Fault{Hang: release}})
+	answered := make(chan error, 3)
+	for i := range 3 {
+		s.journal.Promise(chunk.Incarnation(100+i), 7, func(err error) { answered <- err })
+	}
+	states := 0
+	_, all := vfs.Enumerate(1000, func(choose vfs.Choose) {
+		crashed := mem.Crash(vfs.Policy{Writes: vfs.KeepAny, Names: vfs.KeepAll}, choose)
+		after, err := NewStore(Options{FS: crashed, Dir: "data"})
+		must(t, err)
+		if lost := after.journal.Lost(); lost != nil {
+			t.Errorf("a crash is called damage: %v", lost)
+		}
+		if s, _ := after.journal.State(testIncarnation); s.Promise != 2 {
+			t.Errorf("a synced promise is %d", s.Promise)
+		}
+		states++
+		must(t, after.Close())
+	})
+	if !all || states < 8 {
+		t.Errorf("%d states, all: %t", states, all)
+	}
+	close(release)
+	for range 3 {
+		must(t, <-answered)
+	}
+	must(t, s.Close())
+}
+
+// Rot in such records is told from a torn end by its single bit, and by any
+// record that was written once they were durable.
+func TestJournal_rotInRecordsOfOneSync(t *testing.T) {
+	const id = 5
+	begin := appendJournalBegin(nil, id)
+	first := appendJournalState(bytes.Clone(begin), id, 1, int64(len(begin)), &StreamState{Promise: 3})
+	second := appendJournalState(bytes.Clone(first), id, 2, int64(len(begin)), &StreamState{Promise: 3})
+	later := appendJournalGone(bytes.Clone(second), id, 2, int64(len(second)))
+	for _, c := range []struct {
+		name    string
+		file    []byte
+		zeros   int
+		flip    byte
+		damaged bool
+	}{
+		{"torn, and one of the same sync behind it", second, 20, 0, false},
+		{"torn, and one of a later sync behind it", later, 20, 0, true},
+		{"a bit flipped, and one of the same sync behind it", second, 0, 1, true},
+		{"two bits flipped, and one of a later sync behind it", later, 0, 3, true},
+	} {
+		b := bytes.Clone(c.file)
+		clear(b[len(begin)+12 : len(begin)+12+c.zeros])
+		b[len(begin)+15] ^= c.flip
+		_, states, good, err := decodeJournal(b)
+		if damaged := errors.Is(err, errJournalDamaged); damaged != c.damaged {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if !c.damaged && (good != len(begin) || len(states) != 0) {
+			t.Errorf("%s: %d bytes are good, %v", c.name, good, states)
+		}
+	}
+}
+
 // A write that fails is told, changes nothing, and is repeated in full: a value
 // that never became durable is not taken for one (ENOSPC).
 func TestJournal_failedWrite(t *testing.T) {
@@ -238,8 +314,8 @@ func TestJournal_failedSync(t *testing.T) {
 func FuzzJournal(f *testing.F) {
 	b := appendJournalBegin(nil, 5)
 	f.Add(bytes.Clone(b))
-	b = appendJournalState(b, 5, testIncarnation, &StreamState{Promise: 3})
-	f.Add(appendJournalGone(b, 5, testIncarnation))
+	b = appendJournalState(b, 5, testIncarnation, 24, &StreamState{Promise: 3})
+	f.Add(appendJournalGone(b, 5, testIncarnation, 24))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		id, states, good, err := decodeJournal(b)

@@ -19,7 +19,8 @@ const (
 )
 
 // ErrDamaged reports a record that is bad and not merely the torn end of the
-// last append: valid records follow it, or it is whole but for one bit.
+// last append: records follow that prove it to have been durable, or it is whole
+// but for one bit.
 var ErrDamaged = errors.New("manifest: damaged record")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -61,15 +62,16 @@ func frameAt(inc chunk.Incarnation, b []byte) (body []byte, ok bool) {
 // from the start, which alias b, and the bytes they take; what is behind good
 // is the torn end of the last append. bodyLength tells the length that a body
 // must have, judged by its first bytes, or −1 for a body of no known kind; it
-// keeps the search for later records cheap.
+// keeps the search for later records cheap. durable tells up to where a record
+// at a position proves the file to have been durable when it was written.
 //
 // Error: ErrDamaged if the first bad record is not a torn end; bodies and good
 // are still those before it.
-func Frames(inc chunk.Incarnation, b []byte, bodyLength func(body []byte) int) (bodies [][]byte, good int, err error) {
+func Frames(inc chunk.Incarnation, b []byte, bodyLength func(body []byte) int, durable func(body []byte, at int) int) (bodies [][]byte, good int, err error) {
 	for good < len(b) {
 		body, ok := frameAt(inc, b[good:])
 		if !ok {
-			return bodies, good, judgeBad(inc, b, good, bodyLength)
+			return bodies, good, judgeBad(inc, b, good, bodyLength, durable)
 		}
 		bodies = append(bodies, body)
 		good += frameHeaderLength + len(body)
@@ -77,19 +79,30 @@ func Frames(inc chunk.Incarnation, b []byte, bodyLength func(body []byte) int) (
 	return bodies, good, nil
 }
 
-// judgeBad decides between a torn end, which nothing follows, and damage.
-func judgeBad(inc chunk.Incarnation, b []byte, bad int, bodyLength func([]byte) int) error {
-	if flippedOnce(inc, b[bad:]) {
-		return fmt.Errorf("%w: one bit of the last record, at %d, is wrong", ErrDamaged, bad)
-	}
+// AllBefore is the durable of files whose records are synced one by one: where
+// there is a record, everything before it was durable.
+func AllBefore(_ []byte, at int) int { return at }
+
+// judgeBad decides between a torn end and damage: nothing that follows a torn end
+// proves it to have been durable, and it does not look like rot.
+func judgeBad(inc chunk.Incarnation, b []byte, bad int, bodyLength func([]byte) int, durable func([]byte, int) int) error {
+	end := len(b) // of what is bad
 	for at := bad + 1; at+frameHeaderLength < len(b); at++ {
 		n := bodyLength(b[at+frameHeaderLength:])
 		if n < 0 || binary.BigEndian.Uint32(b[at:]) != uint32(n) {
 			continue
 		}
-		if _, ok := frameAt(inc, b[at:]); ok {
+		body, ok := frameAt(inc, b[at:])
+		if !ok {
+			continue
+		}
+		if durable(body, at) > bad {
 			return fmt.Errorf("%w: at %d, and a valid one follows at %d", ErrDamaged, bad, at)
 		}
+		end = min(end, at)
+	}
+	if flippedOnce(inc, b[bad:end]) {
+		return fmt.Errorf("%w: one bit of the record at %d is wrong", ErrDamaged, bad)
 	}
 	return nil
 }
