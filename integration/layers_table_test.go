@@ -45,7 +45,7 @@ var house = []room{
 		may:      []string{"segstore/chunk", "segstore/manifest", "segstore/plan", "segstore/vfs", "tracking"},
 		reason:   "a log that knew of leaders or clients could not be recovered or inspected alone",
 		testsMay: []string{"segstore/crashtest"}},
-	{path: "replication/link", later: true, question: "how do nodes talk?",
+	{path: "replication/link", question: "how do nodes talk?",
 		may: []string{"segstore/chunk", "replication/protocol"}, reason: "the link carries messages of the protocol and decides nothing"},
 	{path: "cluster", libraries: "any", question: "who is here, and who leads?",
 		may: []string{"segstore/chunk", "cluster/catalog", "replication/protocol"}, reason: "the metadata plane never touches a log: no message and no stored offset passes through it"},
