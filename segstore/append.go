@@ -87,10 +87,13 @@ func (l *Log) appendRun(run []*Chunk) error {
 			return err
 		}
 	}
-	if l.active == nil {
+	switch {
+	case l.active == nil:
 		if err := l.begin(first); err != nil {
 			return err
 		}
+	case l.summary.Size == 0: // the chunk that it was begun for could not be written
+		l.setSummary(manifest.NewSummary(l.inc, 0, first))
 	}
 	s := l.active
 	h, err := l.store.handles.acquire(s)

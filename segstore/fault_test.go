@@ -192,3 +192,34 @@ func faultAt(t *testing.T, ops vfs.Op, fault vfs.Fault, after int) bool {
 	must(t, f.store.Close())
 	return struck
 }
+
+// A segment whose first chunk could not be written is told by the one that was,
+// not by the one that it was begun for.
+func TestFailedWrite_ofASegmentsFirstChunk(t *testing.T) {
+	f := newFixture(t, vfs.NewMem(), "data")
+	faulty := f.faulty()
+	f.barrier()
+	f.publish(2, 40)
+	f.sync()
+	faulty.Add(vfs.Rule{Ops: vfs.OpWrite, Path: segmentOf(4), Times: 1, Fault: vfs.Fault{Err: syscall.ENOSPC}})
+	start := chunk.FlagSegmentStart | chunk.FlagUnitStart | chunk.FlagSnapshotFirst | chunk.FlagSnapshotLast
+	c := f.control(chunk.Snapshot, start, f.snapshot())
+	if err := f.log.Append(c); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("append: %v", err)
+	}
+	c.Release()
+	f.epoch++
+	f.roll(false)
+	f.publish(2, 40)
+	f.roll(true)
+	f.sync()
+	info := f.log.Segments()[1]
+	if info.UnitStart || info.FirstEpoch != f.epoch {
+		t.Errorf("unit start %t, epoch %d, want %d", info.UnitStart, info.FirstEpoch, f.epoch)
+	}
+	f.must(f.log.Close())
+	v, err := VerifyDir(f.fs, f.log.dir, testIncarnation)
+	if f.must(err); len(v.Problems) > 0 {
+		t.Errorf("%v", v.Problems)
+	}
+}
