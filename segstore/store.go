@@ -82,8 +82,11 @@ func NewStore(o Options) (*Store, error) {
 }
 
 func (s *Store) open() error {
-	for _, dir := range []string{s.dir, path.Join(s.dir, streamsDir), path.Join(s.dir, quarantineDir), path.Join(s.dir, journalDir)} {
-		if err := s.fs.MkdirAll(dir, 0o755); err != nil {
+	if err := s.makeDir(); err != nil {
+		return err
+	}
+	for _, name := range []string{streamsDir, quarantineDir, journalDir} {
+		if err := s.fs.MkdirAll(path.Join(s.dir, name), 0o755); err != nil {
 			return err
 		}
 	}
@@ -98,12 +101,32 @@ func (s *Store) open() error {
 	return nil
 }
 
-func (s *Store) openLocked() error {
-	// The directory's own name may be new too. Where its parent can't be opened,
-	// somebody else made it.
-	if err := s.fs.SyncDir(path.Dir(s.dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
+// makeDir makes the data directory and its missing parents, durably. Where a
+// parent can't be opened, somebody else made what is in it.
+func (s *Store) makeDir() error {
+	parents := []string{path.Dir(s.dir)} // its own name may be new since the last start
+	for dir := parents[0]; dir != path.Dir(dir); dir = path.Dir(dir) {
+		exists, err := vfs.Exists(s.fs, dir)
+		if err != nil {
+			return err
+		}
+		if exists {
+			break
+		}
+		parents = append(parents, path.Dir(dir))
+	}
+	if err := s.fs.MkdirAll(s.dir, 0o755); err != nil {
 		return err
 	}
+	for _, dir := range parents {
+		if err := s.fs.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) openLocked() error {
 	if err := s.fs.SyncDir(s.dir); err != nil {
 		return err
 	}

@@ -333,3 +333,13 @@ func TestCache_evictsTheOldest(t *testing.T) {
 		t.Error("chunks are left")
 	}
 }
+
+// A data directory whose parents had to be made too survives a power loss.
+func TestNewStore_makesParentsDurable(t *testing.T) {
+	f := newFixture(t, vfs.NewMem(), "var/lib/millrace")
+	f.barrier()
+	f.publish(2, 20)
+	f.sync()
+	f.powerOff()
+	f.wantAll(0, 4)
+}
