@@ -190,11 +190,7 @@ func (l *Log) begin(first *chunk.Header) error {
 		// success of the same call proves nothing.
 		return l.condemn(errors.Join(err, f.Close()), err)
 	}
-	h, err := l.store.handles.adopt(s, f)
-	if err != nil {
-		return err
-	}
-	l.store.handles.release(h)
+	l.store.handles.release(l.store.handles.adopt(s, f))
 	l.active = s
 	l.check.reset()
 	l.setSummary(l.newSummary(s.name, first))

@@ -57,7 +57,7 @@ func (hs *handles) acquire(s *segment) (*handle, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open segment %s: %w", s.name, err)
 	}
-	return hs.adopt(s, f)
+	return hs.adopt(s, f), nil
 }
 
 func (hs *handles) openFile(s *segment) (vfs.File, error) {
@@ -76,23 +76,24 @@ func (hs *handles) openFile(s *segment) (vfs.File, error) {
 }
 
 // adopt takes an open file into the table, unless another one was quicker.
-func (hs *handles) adopt(s *segment, f vfs.File) (*handle, error) {
+func (hs *handles) adopt(s *segment, f vfs.File) *handle {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if h := hs.open[s]; h != nil {
 		h.use()
-		return h, f.Close()
+		_ = f.Close() // nothing was written by it
+		return h
 	}
 	h := &handle{File: f, segment: s}
 	h.use()
 	if s.gone.Load() { // removed since: serve this one use
 		h.gone = true
-		return h, nil
+		return h
 	}
 	h.element = hs.lru.PushFront(h)
 	hs.open[s] = h
 	hs.shrink(hs.max)
-	return h, nil
+	return h
 }
 
 // shrink closes the least recently used files that can be, until at most most
@@ -133,13 +134,6 @@ func (hs *handles) release(h *handle) {
 	case len(hs.open) > hs.max:
 		hs.shrink(hs.max) // it could not be done while the others were in use
 	}
-}
-
-// retain adds a use.
-func (hs *handles) retain(h *handle) {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	h.use()
 }
 
 // drop closes the segment's file once nobody uses it; later uses open it anew.

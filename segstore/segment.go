@@ -90,10 +90,3 @@ func (c *checkedSet) add(from, to int64) {
 		c.bits[b/64] |= 1 << (b % 64)
 	}
 }
-
-// clear forgets everything: the file's bytes have changed.
-func (c *checkedSet) clear() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.bits = nil
-}

@@ -91,7 +91,6 @@ func New(caps Caps, first chunk.LSN) *State {
 		caps: caps.orDefault(), known: first <= 1,
 		offsets: newTable[stored](), publishers: newTable[publisher](),
 	}
-	s.shorts.valid = s.known
 	// LSN 1 opens the first segment, whatever its flags.
 	s.shorts = shortIDs{valid: s.known, segment: 1}
 	if first > 0 {
