@@ -30,8 +30,8 @@ type latch struct {
 	failed func(error)
 
 	broken atomic.Bool
-	// alone: there is no other voter.
-	alone atomic.Bool
+	// alone: there is no other voter. waits: a write waits for space.
+	alone, waits atomic.Bool
 
 	closing chan struct{} // closed by release
 	once    sync.Once
@@ -71,6 +71,8 @@ func (l *latch) guard(what string, write func() error) error {
 
 // await tries a write again until it does not fail for want of space.
 func (l *latch) await(write func() error) error {
+	l.waits.Store(true)
+	defer l.waits.Store(false)
 	tick := time.NewTicker(spacePause)
 	defer tick.Stop()
 	for {
@@ -80,9 +82,19 @@ func (l *latch) await(write func() error) error {
 				return err
 			}
 		case <-l.closing:
-			return fmt.Errorf("%w: the disk is full", ErrStopped)
+			return fmt.Errorf("%w: %w", ErrStopped, errFull)
 		}
 	}
+}
+
+var errFull = errors.New("the disk is full")
+
+// reason is why a write takes its time, or nil.
+func (l *latch) reason() error {
+	if l.waits.Load() {
+		return errFull
+	}
+	return nil
 }
 
 // noSpace tells whether a write did not take place because the disk, or the

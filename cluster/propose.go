@@ -154,6 +154,9 @@ func (c *Cluster) withRaft(ctx context.Context, call func(*instance) error) erro
 	case err := <-done:
 		return err
 	case <-ctx.Done():
+		if full := c.meta.store.latched.reason(); full != nil {
+			return fmt.Errorf("%w: the outcome is unknown: %w: %w", ErrUnavailable, full, ctx.Err())
+		}
 		return fmt.Errorf("%w: the outcome is unknown: %w", ErrUnavailable, ctx.Err())
 	}
 }
