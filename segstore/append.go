@@ -93,7 +93,7 @@ func (l *Log) appendRun(run []*Chunk) error {
 			return err
 		}
 	case l.summary.Size == 0: // the chunk that it was begun for could not be written
-		l.setSummary(manifest.NewSummary(l.inc, 0, first))
+		l.setSummary(l.newSummary(l.active.name, first))
 	}
 	s := l.active
 	h, err := l.store.handles.acquire(s)

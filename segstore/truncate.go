@@ -185,7 +185,6 @@ func (l *Log) retainInput() plan.RetainInput {
 	in := plan.RetainInput{Segments: l.state.Segments, Commit: l.Commit(), Durable: l.Durable().LSN}
 	if l.active != nil {
 		in.Segments = append(in.Segments[:len(in.Segments):len(in.Segments)], l.summary)
-		in.Active = true
 	}
 	return in
 }

@@ -200,7 +200,7 @@ func TestCompact_anyLog(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		in := randomInput(r)
 		plain := RetainInput{
-			Segments: in.Segments, Active: in.Active, Commit: in.Commit, Durable: in.Durable,
+			Segments: in.Segments, Commit: in.Commit, Durable: in.Durable,
 			Policy: Policy{BytesMax: 1 + r.Int64N(3_000_000)},
 		}
 		wantStart := retained(&plain)

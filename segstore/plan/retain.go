@@ -19,10 +19,8 @@ type Policy struct {
 // is safe.
 type RetainInput struct {
 	Segments []manifest.Summary
-	// Active tells that the last of Segments is unsealed.
-	Active bool
-	Policy Policy
-	Now    chunk.Timestamp
+	Policy   Policy
+	Now      chunk.Timestamp
 	// Commit and Durable bound what may be relied on (E3, I23).
 	Commit, Durable chunk.LSN
 }
