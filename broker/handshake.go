@@ -110,9 +110,8 @@ func (s *session) tune(q *wire.Tune) error {
 	return nil
 }
 
-// effectiveFrameMax lets the client lower our limit; 0 leaves it, and more than
-// ours is clamped. A limit below what Open itself takes would end every
-// connection, so the initial one is the least.
+// effectiveFrameMax lets the client lower our limit, however far; 0 leaves it,
+// and more than ours is clamped.
 func effectiveFrameMax(ours, theirs uint32) uint32 {
 	if theirs == 0 || theirs > ours {
 		return ours

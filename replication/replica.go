@@ -56,7 +56,7 @@ func (r *Replica) Publish(b *Batch) {
 		b.Sink.Failed(b, ErrEntry)
 	case b.Publisher.state.Load() != publisherOpen:
 		b.Sink.Failed(b, ErrFenced)
-	case r.queued.Add(size) > queuedBytesMax && size < queuedBytesMax:
+	case r.queued.Add(size) > queuedBytesMax:
 		r.queued.Add(-size)
 		r.counters.refused.Add(uint64(len(b.IDs)))
 		b.Sink.Failed(b, ErrBacklog)

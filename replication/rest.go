@@ -1,7 +1,6 @@
 package replication
 
 import (
-	"errors"
 	"time"
 
 	"github.com/millrace/millrace/replication/protocol"
@@ -211,5 +210,3 @@ func (r *Replica) goIdle(durable chunk.LSN) {
 	t.batches, t.outputs, t.stored, t.updates, t.sequences = nil, nil, nil, nil, nil
 	t.trailer, t.dataGuess = nil, 0
 }
-
-func joinClose(err error, log interface{ Close() error }) error { return errors.Join(err, log.Close()) }

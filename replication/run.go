@@ -35,7 +35,7 @@ func (r *Replica) startRun() error {
 	from := recovered(r.stream.Incarnation, log, r.node.store.Journal())
 	p, err := protocol.New(r.node.id, r.node.newRun(), r.node.limits, from)
 	if err != nil {
-		return fmt.Errorf("start %s: %w", r.stream.Name, joinClose(err, log))
+		return fmt.Errorf("start %s: %w", r.stream.Name, errors.Join(err, log.Close()))
 	}
 	u := &run{log: log, protocol: p}
 	u.synced = func(tail chunk.Tail, err error) {
