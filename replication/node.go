@@ -226,7 +226,9 @@ func (n *Node) closeReplicas(ctx context.Context) error {
 	for _, done := range waiting {
 		select {
 		case err := <-done:
-			errs = append(errs, err)
+			if !errors.Is(err, ErrClosed) { // it was being removed
+				errs = append(errs, err)
+			}
 		case <-ctx.Done():
 			return errors.Join(append(errs, context.Cause(ctx))...)
 		}

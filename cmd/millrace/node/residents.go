@@ -96,13 +96,18 @@ func (r *residents) removeAll() {
 		select {
 		case <-r.wake:
 		case <-r.ctx.Done():
+			r.removeGone() // only asks; the replicas' close carries it out
 			return
 		}
-		for _, stream := range r.takeGone() {
-			if err := r.replicas.Remove(r.ctx, stream); err != nil && r.ctx.Err() == nil {
-				r.log.Warn("remove a stream's files; it will be tried again", "stream", stream.String(), "error", err)
-				r.later(stream)
-			}
+		r.removeGone()
+	}
+}
+
+func (r *residents) removeGone() {
+	for _, stream := range r.takeGone() {
+		if err := r.replicas.Remove(r.ctx, stream); err != nil && r.ctx.Err() == nil {
+			r.log.Warn("remove a stream's files; it will be tried again", "stream", stream.String(), "error", err)
+			r.later(stream)
 		}
 	}
 }
