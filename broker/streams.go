@@ -173,7 +173,8 @@ func (p *places) reference(member *catalog.Node) (uint16, bool) {
 	return number, true
 }
 
-// streamStats answers −1 for what an empty stream does not have.
+// streamStats answers −1 for what an empty stream does not have. Of one that
+// retention has emptied, the last offset is told still.
 func (s *session) streamStats(q *wire.StreamStats) error {
 	replica, err := s.readable(q.Stream)
 	var e extent
@@ -196,15 +197,13 @@ func (s *session) streamStats(q *wire.StreamStats) error {
 	return nil
 }
 
-// extent is which committed chunks a stream has, by their base offsets, and the
-// offset behind the last record. All but next are -1, and next is 0, where
-// there is none.
+// extent is which committed chunks a stream has, by their base offsets, -1 where
+// there is none, and the offset behind the last record that it ever had.
 type extent struct{ first, last, next int64 }
 
 // extentOf looks where readers of the first and of the last chunk would begin.
 // A chunk that is not committed yet is none.
 func extentOf(replica Replica) (extent, error) {
-	_, next := replica.Committed()
 	place := func(kind segstore.SpecKind) (int64, error) {
 		reader, err := replica.Attach(segstore.Spec{Kind: kind})
 		if err != nil {
@@ -221,8 +220,9 @@ func extentOf(replica Replica) (extent, error) {
 	if err != nil {
 		return extent{}, err
 	}
+	_, next := replica.Committed() // last, so that it is behind the chunks found
 	if first >= int64(next) {
-		return extent{-1, -1, 0}, nil
+		return extent{-1, -1, int64(next)}, nil // by age, retention takes everything
 	}
 	return extent{first, last, int64(next)}, nil
 }
