@@ -170,7 +170,6 @@ type outcome struct {
 	journal    segstore.StreamState
 	tracking   string
 	chunks     string // digest of the bytes of all chunks
-	lines      string
-	histories  int // which one came back
+	histories  int    // which one came back
 	boundaries string
 }

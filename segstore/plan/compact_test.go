@@ -23,10 +23,10 @@ func newHistory() *history { return &history{lsn: 1} }
 
 // part is one segment's content, in bytes. Deltas and snapshot are whole chunks.
 type part struct {
-	unit                             bool
-	user, trailer, deltas, snapshot  int64
-	sequences                        int64 // of trailer
-	noSnapshot, incomplete, stripped bool
+	unit                            bool
+	user, trailer, deltas, snapshot int64
+	sequences                       int64 // of trailer
+	noSnapshot, incomplete          bool
 }
 
 // add appends segments; each begins with a complete snapshot unless told
