@@ -49,6 +49,7 @@ type Log struct {
 	buffers   [][]byte        // for one write, reused
 	removals  []removal       // files that could not be removed yet
 	check     checkpointing
+	unread    bool // the last recovery has failed: the fields above say nothing
 
 	// layout is what readers see of the files.
 	layout atomic.Pointer[layout]
@@ -341,6 +342,8 @@ func (l *Log) Close() error {
 	poison, durable, damage := l.poison, l.durable, l.damage
 	l.mu.Unlock()
 	switch {
+	case l.unread:
+		err = nil // nothing is known, so nothing may be noted
 	case poison != nil:
 		err = l.noteFailedSync(durable.LSN)
 	case damage != nil:

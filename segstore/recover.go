@@ -80,7 +80,9 @@ func (l *Log) recover() (Recovery, error) {
 	var out Recovery
 	r := &recovery{Recovery: &out, l: l, files: map[manifest.Name]int64{}, indexes: map[manifest.Name]bool{}}
 	l.shed()
+	l.unread = true
 	err := r.run()
+	l.unread = err != nil
 	return out, err
 }
 
