@@ -246,7 +246,7 @@ func (r *recovery) finishSeals() error {
 		if l.state.CutOpen && sum.LastLSN >= l.state.Cut {
 			return nil // the cut is about to take it
 		}
-		if _, followed := r.newest(sum.LastLSN + 1); !followed {
+		if !r.vouched(&sum) {
 			return nil
 		}
 		record := manifest.Record{Kind: manifest.KindSealed, Summary: sum}
@@ -264,6 +264,13 @@ func (r *recovery) finishSeals() error {
 		}
 		r.Sealed++
 	}
+}
+
+// vouched tells whether the chunks before a footer were synced: another file
+// follows, or it is of a compaction, which syncs them before it writes one.
+func (r *recovery) vouched(footer *manifest.Summary) bool {
+	_, followed := r.newest(footer.LastLSN + 1)
+	return followed || footer.Generation > 0
 }
 
 // newest returns the file with the highest generation that begins at an LSN.

@@ -50,10 +50,7 @@ func (r *recovery) chain() error {
 			if err != nil {
 				return err
 			}
-			if _, followed := r.newest(sum.LastLSN + 1); !followed {
-				continue
-			}
-			if ok && l.state.Apply(&manifest.Record{Kind: manifest.KindSealed, Summary: sum}) == nil {
+			if ok && r.vouched(&sum) && l.state.Apply(&manifest.Record{Kind: manifest.KindSealed, Summary: sum}) == nil {
 				applied = true
 				break
 			}
