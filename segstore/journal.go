@@ -79,8 +79,7 @@ func openJournal(fsys vfs.FS, dir string, syncer *vfs.Syncer, quarantine func(na
 	case err != nil:
 		return nil, err
 	}
-	var good int
-	j.id, j.states, good, err = decodeJournal(b)
+	j.id, j.states, _, err = decodeJournal(b)
 	if errors.Is(err, errJournalDamaged) {
 		// A node that died while it made its first journal has no streams yet.
 		if streams {
@@ -94,22 +93,10 @@ func openJournal(fsys vfs.FS, dir string, syncer *vfs.Syncer, quarantine func(na
 	if err != nil {
 		return nil, err
 	}
-	f, err := fsys.OpenFile(name, os.O_RDWR, 0)
-	if err != nil {
-		return nil, err
-	}
-	j.file, j.size = &journalFile{File: f}, int64(good)
-	if good < len(b) { // torn end of an append that nobody relied on
-		if err := errors.Join(f.Truncate(j.size), f.Datasync()); err != nil {
-			return nil, errors.Join(err, f.Close())
-		}
-	}
-	// What was read may never have been synced, if the node died in between.
-	if err := f.Datasync(); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	j.file.synced = j.size
-	return j, nil
+	// What was read may never have reached the disk: the process died before it
+	// was synced, or after it was told of a failed sync, when the system takes
+	// pages for clean. A torn end goes by the way.
+	return j, j.rewrite()
 }
 
 // create starts an empty journal under a new id.
