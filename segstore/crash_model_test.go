@@ -81,6 +81,16 @@ func (h *history) fold() *tracking.State {
 	return s
 }
 
+// foldAt returns the fold at the end as a checkpoint, which add has made. ok is
+// false between the parts of a snapshot.
+func (h *history) foldAt() (fold []byte, ok bool) {
+	if n := len(h.links); n > 0 {
+		fold = h.links[n-1].fold
+		return fold, fold != nil
+	}
+	return h.fold().AppendCheckpoint(nil)
+}
+
 // lines returns the epoch table up to an LSN of a log that starts at start (C1).
 func (h *history) lines(start, tail chunk.LSN) (lines []manifest.EpochLine) {
 	if h.from.Line.Epoch > 0 {

@@ -1,6 +1,7 @@
 package segstore_test
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -82,6 +83,15 @@ var ops = []op{
 	{'X', "reset above the tail", func(w *world) (bool, error) { return true, w.reset() }},
 	{'p', "promise an epoch", func(w *world) (bool, error) {
 		return w.ghost.promiseMin < w.epoch+1, w.promise()
+	}},
+	{'P', "promise for two streams by one sync", func(w *world) (bool, error) {
+		w.syncer.Hold()
+		inFlight := errors.New("no answer")
+		w.store.Journal().Promise(growIncarnation+1, w.epoch+1, func(err error) { inFlight = err })
+		idle := w.ghost.promiseMin >= w.epoch+1
+		err := w.promise()
+		w.syncer.Resume()
+		return !idle, errors.Join(err, inFlight)
 	}},
 	{'o', "stop in order and start", func(w *world) (bool, error) { return true, w.restart() }},
 	{'k', "kill and start", func(w *world) (bool, error) { return true, w.kill() }},

@@ -140,7 +140,8 @@ func (f *mortalFile) Datasync() error {
 
 // world is a node with one stream, its leader, and the ghost that watches.
 type world struct {
-	disk    vfs.FS // under every process of this world
+	disk    vfs.FS      // under every process of this world
+	faulty  *vfs.Faulty // between, if there are faults
 	process *mortal
 	syncer  *vfs.Syncer
 	store   *segstore.Store
@@ -182,7 +183,10 @@ func newWorld(disk vfs.FS) *world {
 // start begins a process on the disk.
 func (w *world) start(before func(n int, what string)) error {
 	w.process = &mortal{FS: w.disk, before: before}
-	w.syncer = vfs.NewInlineSyncer()
+	if w.faulty != nil {
+		w.process.FS = w.faulty
+	}
+	w.syncer, w.store, w.log = vfs.NewInlineSyncer(), nil, nil
 	var err error
 	w.store, err = segstore.NewStore(segstore.Options{FS: w.process, Dir: crashDir, Syncer: w.syncer, HandlesMax: 2})
 	return err

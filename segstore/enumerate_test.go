@@ -38,6 +38,7 @@ type walk struct {
 	seen    map[uint64]struct{}
 	scripts int
 	places  int
+	visits  int
 	states  int // different ones
 	deep    int // of these, within a recovery
 }
@@ -291,9 +292,13 @@ func (k *walk) crashHere(w *world, at place, change int, what string, statesMax 
 			p.crashes = append(at.crashes[:len(at.crashes):len(at.crashes)], crash)
 			found = k.judge(state, ghost, p)
 		}
+		runs, complete := 0, true
 		if only != nil {
 			visit(only.again())
-		} else if _, complete := vfs.Enumerate(statesMax, visit); !complete {
+		} else {
+			runs, complete = vfs.Enumerate(statesMax, visit)
+		}
+		if !complete {
 			seed := fnv.New64a()
 			fmt.Fprint(seed, at, change, policy)
 			choose := vfs.Seeded(seed.Sum64())
@@ -301,8 +306,8 @@ func (k *walk) crashHere(w *world, at place, change int, what string, statesMax 
 				visit(choose)
 			}
 		}
-		if found != nil {
-			return found
+		if found != nil || runs == 1 && policies[policy].Ordered {
+			return found // with nothing unsynced there is nothing to choose
 		}
 	}
 	return nil
@@ -334,6 +339,7 @@ func (c *crashAt) again() vfs.Choose {
 
 // judge recovers one state, and holds what comes of it against the ghost.
 func (k *walk) judge(state *vfs.Mem, ghost *ghost, at place) error {
+	k.visits++
 	key := hashDisk(state, ghost.key())
 	if _, ok := k.seen[key]; ok {
 		return nil

@@ -1,0 +1,5 @@
+//go:build !race
+
+package segstore_test
+
+const raceFactor = 1
