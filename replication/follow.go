@@ -6,7 +6,6 @@ import (
 	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
-	"github.com/millrace/millrace/segstore/manifest"
 	"github.com/millrace/millrace/tracking"
 )
 
@@ -42,7 +41,7 @@ func (r *Replica) skip(out *protocol.Output) {
 	gap := segstore.Gap{Last: out.LSN}
 	for _, l := range out.Gap.Lines {
 		if l.LSN <= out.LSN {
-			gap.Lines = append(gap.Lines, manifest.EpochLine{Epoch: l.Epoch, LSN: l.LSN, Offset: l.Offset})
+			gap.Lines = append(gap.Lines, segstore.EpochLine{Epoch: l.Epoch, LSN: l.LSN, Offset: l.Offset})
 		}
 	}
 	for _, s := range out.Gap.Segments {
@@ -83,9 +82,9 @@ func (r *Replica) reset(start protocol.LogStart) {
 			return
 		}
 	}
-	_, err := log.Reset(manifest.Start{
+	_, err := log.Reset(segstore.Start{
 		LSN: start.LSN, Offset: start.Offset, Digest: start.Digest,
-		Line: manifest.EpochLine{Epoch: start.Line.Epoch, LSN: start.Line.LSN, Offset: start.Line.Offset},
+		Line: segstore.EpochLine{Epoch: start.Line.Epoch, LSN: start.Line.LSN, Offset: start.Line.Offset},
 	})
 	if err != nil {
 		r.fail(err)

@@ -1,10 +1,17 @@
 package segstore
 
-import "github.com/millrace/millrace/segstore/plan"
+import (
+	"github.com/millrace/millrace/segstore/manifest"
+	"github.com/millrace/millrace/segstore/plan"
+)
 
-// What a log's owner decides with: the plan room's own types, under the names
-// by which rooms above know them.
+// What a log's owner decides with and is told: the plan and manifest rooms' own
+// types, under the names by which rooms above know them.
 type (
+	// EpochLine says where an epoch begins in the log (C1).
+	EpochLine = manifest.EpochLine
+	// Start is where a log starts.
+	Start = manifest.Start
 	// Policy is a stream's retention.
 	Policy = plan.Policy
 	// RollKind says why a log should begin a new segment.
