@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help build run test race vet lint fuzz bench kill-test goclient long soak ready ci clean
+.PHONY: help build run test race vet lint fuzz bench kill-test overtake goclient long soak ready ci clean
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -24,6 +24,8 @@ bench: build ## produce, consume, e2e at 100 B and 1 KiB beside this disk's own 
 	scripts/bench.sh
 kill-test: ## kill -9 at ROUNDS (10) random moments under load
 	KILL_ROUNDS=$(ROUNDS) go test ./integration -run '^TestKill$$' -count 1 -timeout 60m -v
+overtake: ## 24 h of stored offsets on a clock of its own, and each mechanism switched off
+	OVERTAKE_HOURS=24 OVERTAKE_CONTROLS=1 go test ./integration/overtake -count 1 -timeout 30m -v
 goclient: ## the official Go client, unmodified, against a node
 	cd integration/goclient && go test -count 1 -timeout 20m -v ./...
 ready: build ## measure from the binary's start to its ready line, in an empty directory
