@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path"
 	"slices"
@@ -60,10 +61,10 @@ type JournalStats struct {
 	Rewrites uint64
 }
 
-// openJournal reads the node's journal. A journal that is missing although
-// there are streams, or damaged, is kept in quarantine and replaced by an empty
-// one; lost tells why, and every stream is then set aside.
-func openJournal(fsys vfs.FS, dir string, syncer *vfs.Syncer, quarantine func(name string) error, streams bool) (*Journal, error) {
+// openJournal reads the node's journal. One that is missing although there are
+// streams, or damaged, is kept in quarantine and replaced by one that sets every
+// stream aside, since what they promised is not known any more; lost tells why.
+func openJournal(fsys vfs.FS, dir string, syncer *vfs.Syncer, quarantine func(name string) error, streams iter.Seq[chunk.Incarnation]) (*Journal, error) {
 	j := &Journal{fs: fsys, dir: path.Join(dir, journalDir), syncer: syncer}
 	if err := fsys.MkdirAll(j.dir, 0o755); err != nil {
 		return nil, err
@@ -72,23 +73,16 @@ func openJournal(fsys vfs.FS, dir string, syncer *vfs.Syncer, quarantine func(na
 	b, err := vfs.ReadFile(fsys, name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if streams {
-			j.lost = fmt.Errorf("%w: %s is missing", errJournalDamaged, name)
-		}
-		return j, j.create()
+		return j, j.create(streams, fmt.Errorf("%w: %s is missing", errJournalDamaged, name))
 	case err != nil:
 		return nil, err
 	}
 	j.id, j.states, _, err = decodeJournal(b)
 	if errors.Is(err, errJournalDamaged) {
-		// A node that died while it made its first journal has no streams yet.
-		if streams {
-			j.lost = err
-			if err := quarantine(name); err != nil {
-				return nil, err
-			}
+		if err := quarantine(name); err != nil {
+			return nil, err
 		}
-		return j, j.create()
+		return j, j.create(streams, err)
 	}
 	if err != nil {
 		return nil, err
@@ -99,12 +93,18 @@ func openJournal(fsys vfs.FS, dir string, syncer *vfs.Syncer, quarantine func(na
 	return j, j.rewrite()
 }
 
-// create starts an empty journal under a new id.
-func (j *Journal) create() error {
+// create starts a journal under a new id. Streams that are there already are set
+// aside in the same write: were it a later one, a crash in between would leave a
+// journal in which nobody has promised anything. Without streams nothing is lost:
+// the node is new, or died while it made its first journal.
+func (j *Journal) create(streams iter.Seq[chunk.Incarnation], lost error) error {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
 	j.id = chunk.Incarnation(binary.BigEndian.Uint64(id[:]))
 	j.states = make(map[chunk.Incarnation]StreamState)
+	for inc := range streams {
+		j.states[inc], j.lost = StreamState{Aside: AsideJournalLost}, lost
+	}
 	return j.rewrite()
 }
 

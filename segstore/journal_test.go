@@ -331,3 +331,38 @@ func FuzzJournal(f *testing.F) {
 		}
 	})
 }
+
+// A node that dies again while it starts without its journal has not forgotten
+// that the journal is lost.
+func TestJournal_lossIsDurableAtOnce(t *testing.T) {
+	mem := vfs.NewMem()
+	f := newFixture(t, mem, "data")
+	f.barrier()
+	f.sync()
+	f.must(f.store.Create("/second", testIncarnation+1))
+	f.must(f.log.Close())
+	f.must(f.store.Close())
+	f.must(mem.Remove(journalOf(t, f.store)))
+	f.must(mem.SyncDir("data/" + journalDir))
+
+	var states []*vfs.Mem
+	mem.Observe(func(vfs.Op, string) {
+		for _, keep := range []vfs.Keep{vfs.KeepNone, vfs.KeepAll} {
+			states = append(states, mem.Crash(vfs.Policy{Writes: keep, Names: keep}, vfs.Seeded(1)))
+		}
+	})
+	s, err := NewStore(Options{FS: mem, Dir: "data"})
+	must(t, err)
+	mem.Observe(nil)
+	must(t, s.Close())
+	for i, state := range states {
+		s, err := NewStore(Options{FS: state, Dir: "data"})
+		must(t, err)
+		for _, inc := range []chunk.Incarnation{testIncarnation, testIncarnation + 1} {
+			if kept, _ := s.journal.State(inc); kept.Aside != AsideJournalLost {
+				t.Errorf("state %d of %d: stream %s is %s", i, len(states), inc, kept.Aside)
+			}
+		}
+		must(t, s.Close())
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"strings"
@@ -133,18 +134,9 @@ func (s *Store) openLocked() error {
 	if err := s.listStreams(); err != nil {
 		return err
 	}
-	var err error
-	s.journal, err = openJournal(s.fs, s.dir, s.syncer, s.quarantine, len(s.dirs) > 0)
-	if err != nil || s.journal.Lost() == nil {
-		return err
-	}
-	// What the streams promised is not known any more: none of them counts.
-	for inc := range s.dirs {
-		if err := await(s.syncer, func(done func(error)) { s.journal.SetAside(inc, AsideJournalLost, done) }); err != nil {
-			return err
-		}
-	}
-	return nil
+	journal, err := openJournal(s.fs, s.dir, s.syncer, s.quarantine, maps.Keys(s.dirs))
+	s.journal = journal
+	return err
 }
 
 func (s *Store) listStreams() error {
