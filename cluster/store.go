@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 	boltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 const (
@@ -48,7 +49,7 @@ func openStore(dir string, log hclog.Logger, failed func(error)) (*store, error)
 		// The free list is rebuilt at open, which spares a page in each sync.
 		BoltOptions: &bbolt.Options{Timeout: openTimeout, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType},
 	})
-	if errors.Is(err, bbolt.ErrTimeout) {
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("open raft store: %s is in use by another process", folder)
 	}
 	if err != nil {
