@@ -158,7 +158,7 @@ func (w *writer) settle(settled []settlement) {
 func (w *writer) confirmed(p *publisher, ids []uint64) {
 	w.session.broker.stats.confirmed.Add(uint64(len(ids)))
 	p.confirmed.Add(uint64(len(ids)))
-	if p.gone.Load() {
+	if !p.hears() {
 		return
 	}
 	most := wire.ConfirmIDsMax(w.session.frameMax)

@@ -158,6 +158,23 @@ func TestPublish_takenOverPublisherIsFenced(t *testing.T) {
 	}
 }
 
+// What was stored before the takeover is confirmed, also when the fence has
+// taken the publisher's id away meanwhile.
+func TestPublish_takenOverPublisherHearsOfWhatItStored(t *testing.T) {
+	h := serve(t, nil)
+	older, newer := h.open(t), h.open(t)
+	older.create("s")
+	older.declare(1, "ref", "s")
+	h.replica(t, "s").hold()
+	older.publish(1, 5, "in", "time")
+	older.ask(&wire.Metadata{Correlation: older.next()}) // it is handed over
+	newer.declare(2, "ref", "s")
+	older.publish(1, 7, "late")
+	older.wantErrors(1, wire.CodePublisherDoesNotExist, 7)
+	h.replica(t, "s").commit()
+	older.wantConfirms(1, 5, 2)
+}
+
 func TestPublish_lateConfirmsAreNotForTheNextPublisherOfTheID(t *testing.T) {
 	h := serve(t, nil)
 	p := h.open(t)

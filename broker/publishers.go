@@ -152,8 +152,8 @@ func (s *session) fence(p *publisher) {
 	}
 }
 
-// hears says whether errors of the publisher's batches mean something to the
-// client: also after it was fenced, until somebody else has its id.
+// hears says whether confirms and errors of the publisher's batches mean
+// something to the client: also after it was fenced, until somebody else has its id.
 func (p *publisher) hears() bool {
 	if !p.gone.Load() {
 		return true
