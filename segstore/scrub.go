@@ -1,0 +1,287 @@
+package segstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/segstore/manifest"
+)
+
+const (
+	// ScrubPeriodDefault is the time within which every byte is read once.
+	ScrubPeriodDefault = 7 * 24 * time.Hour
+	// scrubShare is the part of a period, in eighths, in which a round is to be
+	// through, so that what is appended meanwhile does not make it late.
+	scrubShare = 6
+	// scrubRateMin keeps the rounds of small nodes short, in bytes a second.
+	scrubRateMin = 256 << 10
+	// scrubBurst bounds what is read in one step, in bytes.
+	scrubBurst = 1 << 20
+)
+
+// ScrubOptions set how a node looks for rot.
+type ScrubOptions struct {
+	// Period is the time within which everything is read once: 7 days.
+	Period time.Duration
+	// Found is called for each damage that a scrub finds, from the goroutine that
+	// steps it.
+	Found func(l *Log, d *DamageError)
+}
+
+// Scrubber reads a node's open logs through again and again, and holds every
+// byte against its CRCs and every sealed file against its summary: rot is to be
+// found while another replica still has the bytes (design 3.7). A sealed segment
+// that fails is marked damaged, as if a reader had met it. Rounds begin a period
+// apart; within one the rate follows from what there is to read.
+//
+// It owns no goroutine: Run is a loop around Step, which one goroutine calls.
+type Scrubber struct {
+	store  *Store
+	period time.Duration
+	found  func(*Log, *DamageError)
+
+	// The stepper's own.
+	queue  []*segment
+	file   *scrubbed // the one that is being read
+	tokens int64     // bytes that may be read now
+	rate   int64     // bytes a second
+	last   time.Time
+
+	mu    sync.Mutex // guards stats
+	stats ScrubStats
+}
+
+// ScrubStats tells how far a Scrubber is and what it has found since it was
+// made.
+type ScrubStats struct {
+	// Rounds that were finished, and when the present or last one began.
+	Rounds     uint64
+	RoundBegan time.Time
+	// RoundBytes are to be read in this round, RoundDone of them were; bytes that
+	// went away meanwhile count as done.
+	RoundBytes, RoundDone int64
+	// Bytes were read in all rounds.
+	Bytes uint64
+	// Damaged files were found by a scrub, Unread could not be opened.
+	Damaged, Unread uint64
+	// Last is the newest damage or error.
+	Last error
+}
+
+// NewScrubber returns a scrubber of the store's logs. Its first round begins with
+// the first step.
+func (s *Store) NewScrubber(o ScrubOptions) *Scrubber {
+	k := &Scrubber{store: s, period: o.Period, found: o.Found}
+	if k.period <= 0 {
+		k.period = ScrubPeriodDefault
+	}
+	return k
+}
+
+// Run scrubs until the context ends.
+func (k *Scrubber) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			k.leave()
+			return
+		case <-timer.C:
+		}
+		timer.Reset(k.Step(time.Now()))
+	}
+}
+
+// Stats returns the figures of now.
+func (k *Scrubber) Stats() ScrubStats {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.stats
+}
+
+func (k *Scrubber) note(change func(*ScrubStats)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change(&k.stats)
+}
+
+// Step reads what the rate allows since the last one, and returns when to call
+// it again.
+func (k *Scrubber) Step(now time.Time) time.Duration {
+	if k.file == nil && len(k.queue) == 0 {
+		if wait := k.begin(now); wait > 0 {
+			return wait
+		}
+	}
+	if passed := now.Sub(k.last); passed > 0 {
+		k.tokens = min(k.tokens+int64(passed.Seconds()*float64(k.rate)), scrubBurst)
+	}
+	k.last = now
+	for k.tokens > 0 {
+		if k.file == nil && !k.next() {
+			k.note(func(s *ScrubStats) { s.Rounds++; s.RoundDone = s.RoundBytes })
+			return k.begin(now)
+		}
+		n := k.file.step()
+		k.tokens -= n
+		k.note(func(s *ScrubStats) { s.Bytes += uint64(n); s.RoundDone = min(s.RoundDone+n, s.RoundBytes) })
+		if k.file.done {
+			k.finish()
+		}
+	}
+	return time.Duration(float64(1-k.tokens)/float64(k.rate)*float64(time.Second)) + time.Millisecond
+}
+
+// begin starts a round if one is due; else it returns the time until then.
+func (k *Scrubber) begin(now time.Time) (wait time.Duration) {
+	if began := k.Stats().RoundBegan; !began.IsZero() && now.Before(began.Add(k.period)) {
+		return began.Add(k.period).Sub(now)
+	}
+	total := int64(0)
+	k.queue = k.queue[:0]
+	for _, l := range k.store.openLogs() {
+		if lay := l.layout.Load(); lay != nil {
+			for _, s := range lay.segments {
+				k.queue = append(k.queue, s)
+				total += s.synced.Load()
+			}
+		}
+	}
+	k.rate = max(total*8/scrubShare/max(int64(k.period/time.Second), 1), scrubRateMin)
+	k.last = now
+	k.note(func(s *ScrubStats) { s.RoundBegan, s.RoundBytes, s.RoundDone = now, total, 0 })
+	if len(k.queue) == 0 { // nothing to read: as if it had been
+		k.note(func(s *ScrubStats) { s.Rounds++ })
+		return k.period
+	}
+	return 0
+}
+
+// openLogs returns the logs that are open now.
+func (s *Store) openLogs() []*Log {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	logs := make([]*Log, 0, len(s.logs))
+	for _, l := range s.logs {
+		logs = append(logs, l)
+	}
+	return logs
+}
+
+// next opens the next file; false at the end of the round.
+func (k *Scrubber) next() bool {
+	for len(k.queue) > 0 {
+		s := k.queue[0]
+		k.queue = k.queue[1:]
+		if s.gone.Load() || s.damage.Load() != nil || s.log.closed() {
+			continue
+		}
+		h, err := k.store.handles.acquire(s)
+		if err == nil {
+			k.file = newScrubbed(s, h)
+			return true
+		}
+		if !s.gone.Load() {
+			k.note(func(st *ScrubStats) { st.Unread++; st.Last = fmt.Errorf("scrub %s: %w", s.path(), err) })
+		}
+	}
+	return false
+}
+
+// finish judges the file that was read.
+func (k *Scrubber) finish() {
+	f := k.file
+	k.leave()
+	if f.err == nil || f.overtaken() {
+		return
+	}
+	s := f.segment
+	d := &DamageError{File: s.path(), Position: f.walk.position, Segment: s.name, First: f.next, Cause: f.err}
+	if f.sealed != nil {
+		d.Last = f.sealed.LastLSN
+		s.damage.CompareAndSwap(nil, d)
+	}
+	k.note(func(st *ScrubStats) { st.Damaged++; st.Last = d })
+	if k.found != nil {
+		k.found(s.log, d)
+	}
+}
+
+func (k *Scrubber) leave() {
+	if k.file != nil {
+		k.store.handles.release(k.file.handle)
+		k.file = nil
+	}
+}
+
+// scrubbed is a file that is being read through.
+type scrubbed struct {
+	segment *segment
+	handle  *handle
+	sealed  *manifest.Summary // nil for the unsealed one, of which synced bytes are read
+	cuts    uint64
+	walk    *walker
+	sum     manifest.Summary
+	next    chunk.LSN // the chunk that is due
+	done    bool
+	err     error
+}
+
+func newScrubbed(s *segment, h *handle) *scrubbed {
+	f := &scrubbed{segment: s, handle: h, sealed: s.summary.Load(), cuts: s.log.cuts.Load(), next: s.name.FirstLSN}
+	limit := s.synced.Load()
+	if f.sealed != nil {
+		limit = f.sealed.Size
+	}
+	f.walk = newWalker(h, s.log.inc, 0, limit, true)
+	return f
+}
+
+// overtaken: the file is not the log's any more, or was cut meanwhile.
+func (f *scrubbed) overtaken() bool {
+	return f.segment.gone.Load() || f.cuts != f.segment.log.cuts.Load() || f.segment.log.closed()
+}
+
+// step reads one chunk, or at the end the footer, and returns the bytes it took.
+func (f *scrubbed) step() int64 {
+	if f.overtaken() {
+		f.done = true
+		return 0
+	}
+	h, _, _, _, err := f.walk.next()
+	switch {
+	case errors.Is(err, io.EOF):
+		f.done, f.err = true, f.judge()
+		return 0
+	case err != nil:
+		f.done, f.err = true, err
+		return 0
+	}
+	f.sum.Add(&h, h.Epoch)
+	f.next = h.LSN + 1
+	return int64(h.Length())
+}
+
+// judge holds a sealed file as a whole against what MANIFEST says of it.
+func (f *scrubbed) judge() error {
+	want := f.sealed
+	if want == nil {
+		return nil
+	}
+	footer, err := readFooter(f.handle, f.segment.log.inc, want.FileSize())
+	switch {
+	case err != nil:
+		return err
+	case !sameSummary(&footer, want):
+		return errors.New("footer differs from MANIFEST")
+	case f.sum.Size != want.Size || f.sum.Chain != want.Chain || f.sum.UserBytes != want.UserBytes || f.sum.Records != want.Records:
+		return errors.New("chunks and MANIFEST's counts differ")
+	}
+	return nil
+}
