@@ -35,9 +35,8 @@ func (w wire) Connect(protocol.NodeID) {}
 
 func (w wire) Send(to protocol.NodeID, f *Frame) {
 	w.mu.Lock()
-	lost := w.cut[to] || w.cut[w.from]
-	w.mu.Unlock()
-	if lost {
+	defer w.mu.Unlock() // until it is delivered, so that a cut is one
+	if w.cut[to] || w.cut[w.from] {
 		return
 	}
 	g := *f
@@ -65,6 +64,13 @@ func newCluster(t testing.TB, change ...func(*fixture)) *cluster {
 	for from := range c.nodes {
 		c.link(from, true)
 	}
+	t.Cleanup(func() { // before the nodes stop: those that go on send to nobody
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for id := range c.nodes {
+			c.cut[id] = true
+		}
+	})
 	return c
 }
 
