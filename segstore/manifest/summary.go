@@ -176,24 +176,6 @@ func (s *Summary) TrackingBytes() int64 {
 // FileSize returns the bytes of the sealed file, its footer included.
 func (s *Summary) FileSize() int64 { return s.Size + int64(s.footerLength()) }
 
-// EpochRange is a run of chunks of one epoch.
-type EpochRange struct {
-	Epoch       chunk.Epoch
-	First, Last chunk.LSN
-}
-
-// EpochRanges returns the runs of epochs in the segment, ascending.
-func (s *Summary) EpochRanges() []EpochRange {
-	ranges := []EpochRange{{Epoch: s.FirstEpoch, First: s.FirstLSN, Last: s.LastLSN}}
-	for _, l := range s.Lines {
-		if l.LSN > s.FirstLSN {
-			ranges[len(ranges)-1].Last = l.LSN - 1
-			ranges = append(ranges, EpochRange{Epoch: l.Epoch, First: l.LSN, Last: s.LastLSN})
-		}
-	}
-	return ranges
-}
-
 // ErrContradiction reports a record that is undamaged but can't be true, or
 // can't follow the records before it.
 var ErrContradiction = errors.New("manifest: contradictory record")

@@ -34,10 +34,6 @@ func TestSummary_countsByKind(t *testing.T) {
 	if err := s.Check(); err != nil {
 		t.Error(err)
 	}
-	ranges := []EpochRange{{Epoch: 1, First: 1, Last: 4}, {Epoch: 3, First: 5, Last: 5}}
-	if got := s.EpochRanges(); !reflect.DeepEqual(got, ranges) {
-		t.Errorf("epoch ranges %v, want %v", got, ranges)
-	}
 }
 
 // A snapshot of several parts counts only from its last part on (E1).
