@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -162,6 +163,24 @@ func TestValidate_saysEveryProblem(t *testing.T) {
 	for _, c := range []Config{Server(), Dev()} {
 		if err := c.Validate(); err != nil {
 			t.Errorf("the defaults are refused: %v", err)
+		}
+	}
+}
+
+// Every limit of the stream port that the broker names, in its comments and in
+// what it tells when the limit bites, can be set.
+func TestSettings_haveEveryLimitOfTheBroker(t *testing.T) {
+	source, err := os.ReadFile(filepath.Join("..", "..", "..", "broker", "config.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`"(stream\.[a-z_]+)"`).FindAllSubmatch(source, -1)
+	if len(named) < 15 {
+		t.Fatalf("%d limits found", len(named))
+	}
+	for _, key := range named {
+		if !known(string(key[1])) {
+			t.Errorf("%s is no setting", key[1])
 		}
 	}
 }

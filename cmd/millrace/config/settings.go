@@ -52,6 +52,7 @@ var settings = []setting{
 	{"stream.unconfirmed_bytes_node", "the same of all connections together", true, func(c *Config) any { return &c.Broker.UnconfirmedBytesNode }},
 	{"stream.answer_bytes", "bytes that may wait to be written to a connection, deliveries apart", true, func(c *Config) any { return &c.Broker.AnswerBytes }},
 	{"stream.deliver_bytes", "bytes of one round of deliveries", true, func(c *Config) any { return &c.Broker.DeliverBytes }},
+	{"stream.streams_per_node", "streams that clients may create, for each node of the cluster", true, func(c *Config) any { return &c.Broker.Streams }},
 	{"stream.credit", "chunks that a subscription may be owed", true, func(c *Config) any { return &c.Broker.Credit }},
 	{"publisher.duplicate", "a reference is declared again: takeover, refuse or share", true, func(c *Config) any { return &c.PublisherDuplicate }},
 	{"join", "addresses of nodes to join", true, func(c *Config) any { return &c.Join }},
