@@ -26,6 +26,10 @@ var (
 	deliveredB    = describeMetric("delivered_bytes_total", "Bytes of chunks sent to consumers.")
 	refusals      = describeMetric("protocol_errors_total", "Answers to clients by response code other than ok.", "code")
 	diskFree      = describeMetric("disk_free_bytes", "Free bytes on the file system of the data directory.")
+	scrubbed      = describeMetric("scrubbed_bytes_total", "Bytes that the scrub has read and checked.")
+	scrubRounds   = describeMetric("scrub_rounds_total", "Times that the scrub has read everything.")
+	scrubProgress = describeMetric("scrub_progress_ratio", "Share of the present round that the scrub has read, 0 to 1.")
+	scrubDamaged  = describeMetric("scrub_damaged_files_total", "Segment files that the scrub has found damaged or could not open.")
 )
 
 func describeMetric(name, help string, labels ...string) *prometheus.Desc {
@@ -52,7 +56,8 @@ type nodeCollector struct{ s *Server }
 
 func (c nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{buildInfo, ready, streams, connections, publishers, subscriptions,
-		published, confirmed, refused, delivered, deliveredB, refusals, diskFree} {
+		published, confirmed, refused, delivered, deliveredB, refusals, diskFree,
+		scrubbed, scrubRounds, scrubProgress, scrubDamaged} {
 		out <- d
 	}
 }
@@ -90,4 +95,8 @@ func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
 		count(refusals, n, strconv.Itoa(int(code)))
 	}
 	gauge(diskFree, float64(status.DiskFreeBytes))
+	count(scrubbed, status.Scrub.Bytes)
+	count(scrubRounds, status.Scrub.Rounds)
+	gauge(scrubProgress, float64(status.Scrub.RoundDone)/max(float64(status.Scrub.RoundBytes), 1))
+	count(scrubDamaged, status.Scrub.Damaged+status.Scrub.Unread)
 }

@@ -14,12 +14,24 @@ type Status struct {
 	Started       time.Time `json:"started"`
 	DataDir       string    `json:"data_dir"`
 	DiskFreeBytes uint64    `json:"disk_free_bytes"`
+	Scrub         Scrub     `json:"scrub"`
 	Addresses     Addresses `json:"addresses"`
 	VHosts        int       `json:"vhosts"`
 	Streams       int       `json:"streams"`
 	Connections   int       `json:"connections"`
 	Publishers    int       `json:"publishers"`
 	Subscriptions int       `json:"subscriptions"`
+}
+
+// Scrub is how far the node is with reading its disk through for rot.
+type Scrub struct {
+	Rounds     uint64    `json:"rounds"` // finished since the start
+	RoundBegan time.Time `json:"round_began"`
+	RoundBytes int64     `json:"round_bytes"` // to be read in this round
+	RoundDone  int64     `json:"round_done"`  // of these
+	Bytes      uint64    `json:"bytes"`       // read since the start
+	Damaged    uint64    `json:"damaged"`     // files found damaged since the start
+	Unread     uint64    `json:"unread"`      // files that could not be opened
 }
 
 // Addresses are where the node's services are; empty ones are not served.

@@ -178,7 +178,15 @@ func (n *Node) Status() admin.Status {
 	}
 	return admin.Status{
 		Node: n.config.NodeName, Version: n.version, Started: n.started.UTC(), DataDir: n.config.DataDir,
-		DiskFreeBytes: free, Addresses: n.addresses,
+		DiskFreeBytes: free, Addresses: n.addresses, Scrub: n.scrubStatus(),
+	}
+}
+
+func (n *Node) scrubStatus() admin.Scrub {
+	st := n.scrubber.Stats()
+	return admin.Scrub{
+		Rounds: st.Rounds, RoundBegan: st.RoundBegan.UTC(), RoundBytes: st.RoundBytes, RoundDone: st.RoundDone,
+		Bytes: st.Bytes, Damaged: st.Damaged, Unread: st.Unread,
 	}
 }
 

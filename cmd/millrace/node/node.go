@@ -42,7 +42,11 @@ type Node struct {
 	listeners listeners
 	addresses admin.Addresses
 
-	store     *segstore.Store
+	store    *segstore.Store
+	scrubber *segstore.Scrubber
+	// stopScrub ends the reading; scrubbed is done once it has.
+	stopScrub context.CancelFunc
+	scrubbed  sync.WaitGroup
 	replicas  *replication.Node
 	residents *residents
 	cluster   *cluster.Cluster
@@ -168,7 +172,19 @@ func (n *Node) openStore(context.Context) error {
 		ID: protocol.NodeID(n.config.NodeName), Store: store, Duplicates: duplicates[n.config.PublisherDuplicate],
 		Propose: n.propose, Lost: n.lost,
 	})
+	n.scrub()
 	return nil
+}
+
+// scrub has the disk read through in the background, for rot.
+func (n *Node) scrub() {
+	ctx, stop := context.WithCancel(context.Background())
+	n.stopScrub = stop
+	log := n.log.Named("scrub")
+	n.scrubber = n.store.NewScrubber(segstore.ScrubOptions{Found: func(l *segstore.Log, d *segstore.DamageError) {
+		log.Error("a file is damaged", "stream", l.Incarnation(), "error", d)
+	}})
+	n.scrubbed.Go(func() { n.scrubber.Run(ctx) })
 }
 
 func (n *Node) openCluster(ctx context.Context) error {
@@ -324,6 +340,10 @@ func (n *Node) Stop(ctx context.Context) error {
 	n.listeners.close()
 	if n.residents != nil {
 		n.residents.stop()
+	}
+	if n.scrubber != nil {
+		n.stopScrub()
+		n.scrubbed.Wait()
 	}
 	if n.replicas != nil {
 		problems = append(problems, n.replicas.Close(ctx))
