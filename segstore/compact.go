@@ -319,8 +319,8 @@ func (c *Compaction) explain(at int64, err error) error {
 	if s.gone.Load() {
 		return fmt.Errorf("%w: %w", ErrStale, err)
 	}
-	if !isBadChunk(err) && !errors.Is(err, errRead) {
-		return err
+	if !isBadChunk(err) {
+		return err // a disk that refuses to read may do so later
 	}
 	sum := &c.old[c.at]
 	d := &DamageError{File: s.path(), Position: at, Segment: s.name, First: max(sum.FirstLSN, c.lsn+1), Last: sum.LastLSN, Cause: err}

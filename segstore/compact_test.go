@@ -596,7 +596,7 @@ func TestCompact_damagedSource(t *testing.T) {
 // The disk refuses at each operation in turn: nothing changes, and once it works
 // again the work is done.
 func TestCompact_failingDisk(t *testing.T) {
-	for _, ops := range []vfs.Op{vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir, vfs.OpRemove} {
+	for _, ops := range []vfs.Op{vfs.OpOpen, vfs.OpRead, vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir, vfs.OpRemove} {
 		for after := range 8 {
 			k := newTracker(t)
 			k.mixed()
