@@ -223,3 +223,28 @@ func TestFailedWrite_ofASegmentsFirstChunk(t *testing.T) {
 		t.Errorf("%v", v.Problems)
 	}
 }
+
+// A cut that fails inside of reading the files again leaves what is below it:
+// Close must not take the log for an empty one.
+func TestTruncate_failsWithoutLosingWhatIsBelow(t *testing.T) {
+	for after := range 12 {
+		f := newFixture(t, vfs.NewMem(), "data")
+		faulty := f.faulty()
+		f.barrier()
+		f.publish(5, 40)
+		f.sync()
+		f.publish(3, 40)
+		f.must(f.log.syncNow()) // durable and not committed
+		rule := faulty.Add(vfs.Rule{Ops: vfs.OpSync | vfs.OpSyncDir, After: after, Times: 1, Fault: vfs.Fault{Err: syscall.EIO}})
+		_, err := f.log.Truncate(7)
+		faulty.Lift(rule)
+		if err == nil && faulty.Hits(rule) > 0 {
+			t.Errorf("sync %d failed unseen", after+1)
+		}
+		f.must(f.log.Close())
+		f.openLog()
+		if tail := f.log.Tail().LSN; tail < 7 || err == nil && tail != 7 || f.log.Err() != nil {
+			t.Errorf("sync %d failed: the log ends at %d, %v", after+1, tail, f.log.Err())
+		}
+	}
+}

@@ -34,11 +34,11 @@ func (l *Log) Truncate(n chunk.LSN) (Recovery, error) {
 	if err != nil {
 		return Recovery{}, l.wrap(fmt.Sprintf("cut to %d", n), err)
 	}
-	lines := l.Epochs()
+	lines, keep := l.Epochs(), min(to, l.Durable().LSN)
 	if err := l.records.append(&manifest.Record{Kind: manifest.KindCut, LSN: to}); err != nil {
 		return Recovery{}, l.condemn(l.wrap("note the cut", err), err)
 	}
-	r, err := l.reload(fmt.Sprintf("cut to %d", n))
+	r, err := l.reload(fmt.Sprintf("cut to %d", n), keep)
 	if err != nil || to == n {
 		return r, err
 	}
@@ -64,7 +64,7 @@ func (l *Log) Reset(start manifest.Start) (Recovery, error) {
 	if err := l.records.append(&manifest.Record{Kind: manifest.KindStart, Start: start}); err != nil {
 		return Recovery{}, l.condemn(l.wrap("note the reset", err), err)
 	}
-	return l.reload(fmt.Sprintf("reset to %d", start.LSN))
+	return l.reload(fmt.Sprintf("reset to %d", start.LSN), start.LSN-1)
 }
 
 // DropDamaged gives up the damaged end of the log: the file that holds it is
@@ -87,7 +87,7 @@ func (l *Log) DropDamaged() (Recovery, error) {
 	if err := l.records.append(&manifest.Record{Kind: manifest.KindCut, LSN: n}); err != nil {
 		return Recovery{}, l.condemn(l.wrap("note the cut", err), err)
 	}
-	return l.reload("drop the damaged end")
+	return l.reload("drop the damaged end", n)
 }
 
 // mayRewrite lets a damaged log through: cutting and resetting is how one comes
@@ -101,9 +101,15 @@ func (l *Log) mayRewrite() error {
 	return l.poison
 }
 
-func (l *Log) reload(step string) (Recovery, error) {
+// reload reads the files anew. Should that fail, the log is known to be durable
+// up to keep all the same: Close must not take the failure for a log that never
+// had anything, and cut it all away.
+func (l *Log) reload(step string, keep chunk.LSN) (Recovery, error) {
 	r, err := l.recover()
 	if err != nil {
+		l.mu.Lock()
+		l.durable = chunk.Tail{LSN: keep}
+		l.mu.Unlock()
 		return r, l.condemn(l.wrap(step, err), err)
 	}
 	return r, nil
