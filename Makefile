@@ -18,6 +18,8 @@ vet: ## run go vet
 	go vet ./... && cd integration/goclient && go vet ./...
 lint: vet ## run gofmt, staticcheck and errorlint
 	scripts/lint.sh
+sim: ## simulate clusters by seed: SEED=7, or SEEDS=1..1000 [RESULTS=file] [TRACE=1]
+	go test -count=1 -timeout 0 -v -run TestSeeds ./integration/sim -args -seeds $(if $(SEED),$(SEED),$(or $(SEEDS),1..1000)) $(if $(RESULTS),-results $(abspath $(RESULTS))) $(if $(TRACE),-trace)
 fuzz: ## fuzz every target for FUZZTIME (5s) each
 	scripts/fuzz.sh
 bench: build ## produce, consume, e2e at 100 B and 1 KiB beside this disk's own figures (PROFILE=1: CPU profiles)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/tracking"
@@ -117,25 +118,41 @@ func (r *Replica) StoreOffset(reference string, offset chunk.Offset) error {
 //
 // Errors: ErrReferenceLength, ErrTrackingUnknown, ErrClosed.
 func (r *Replica) QueryOffset(reference string) (chunk.Offset, bool, error) {
-	if err := checkReference(reference); err != nil {
-		return 0, false, err
-	}
-	if offset, ok := r.stores.lookup(reference); ok {
-		return offset, true, nil
-	}
 	type answer struct {
 		offset chunk.Offset
 		ok     bool
 		err    error
 	}
 	answered := make(chan answer, 1)
-	if !r.post(event{kind: eventOffset, name: reference, offset: func(offset chunk.Offset, ok bool, err error) {
+	r.BeginQueryOffset(reference, func(offset chunk.Offset, ok bool, err error) {
 		answered <- answer{offset, ok, err}
-	}}) {
-		return 0, false, ErrClosed
-	}
+	})
 	a := <-answered
 	return a.offset, a.ok, a.err
+}
+
+// BeginQueryOffset is QueryOffset that answers from a turn, or at once.
+func (r *Replica) BeginQueryOffset(reference string, answer func(offset chunk.Offset, ok bool, err error)) {
+	if err := checkReference(reference); err != nil {
+		answer(0, false, err)
+		return
+	}
+	if offset, ok := r.stores.lookup(reference); ok {
+		answer(offset, true, nil)
+		return
+	}
+	if !r.post(event{kind: eventOffset, name: reference, offset: answer}) {
+		answer(0, false, ErrClosed)
+	}
+}
+
+// Inspect returns the log and the protocol of the present run, nil between
+// runs. It is for simulators, which look between turns.
+func (r *Replica) Inspect() (*segstore.Log, *protocol.Replica) {
+	if u := r.turns.run; u != nil {
+		return u.log, u.protocol
+	}
+	return nil, nil
 }
 
 func checkReference(reference string) error {

@@ -1,0 +1,143 @@
+package sim
+
+import (
+	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/replication/protocol"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/vfs"
+	"github.com/millrace/millrace/tracking"
+)
+
+// options are a seed's kinds of faults and their rates: each kind is on in about
+// half of the seeds, one seed in ten has none.
+type options struct {
+	nodes, replicas, streams, publishers, consumers int
+
+	length int64 // microseconds of the first phase
+
+	delayMin, delayMax int64 // of frames
+	slowPerMille       int   // frames that take much longer
+	resetPerMille      int   // frames that break their link
+	twicePerMille      int   // frames that come twice
+	latePerMille       int   // frames of a broken link that come all the same
+	syncMax            int64 // a sync's longest time
+	metaMax            int64 // the metadata's longest delay
+	metaLossPerMille   int
+
+	// The mean time between two faults of a kind; 0: none of them.
+	crashEvery, powerEvery, cutEvery, resetEvery, moveEvery int64
+	handoverEvery, doubtEvery, diskEvery, wipeEvery         int64
+	midTurnPerMille                                         int // of crashes
+	downMax                                                 int64
+	policy                                                  vfs.Policy
+
+	bodyMax  int
+	limits   protocol.Limits
+	cache    int64
+	compacts bool
+	settings streamSettings
+}
+
+type streamSettings struct {
+	replication.Settings
+}
+
+// draw draws a seed's options.
+func (w *World) draw() {
+	o := &w.opts
+	switch d := w.rng.IntN(100); {
+	case d < 55:
+		o.nodes = 3
+	case d < 92:
+		o.nodes = 5
+	default:
+		o.nodes = 1
+	}
+	o.replicas = o.nodes
+	if o.nodes == 5 && w.chance(700) {
+		o.replicas = 3
+	}
+	o.streams = 1 + w.rng.IntN(3)
+	o.publishers = 1 + w.rng.IntN(4)
+	o.consumers = 1 + w.rng.IntN(3)
+	o.length = w.between(2*second, 6*second)
+	o.delayMin, o.delayMax = 100*microsecond, w.between(500*microsecond, 20*millisecond)
+	o.syncMax = w.between(200*microsecond, 10*millisecond)
+	o.metaMax = w.between(millisecond, 50*millisecond)
+	o.downMax = w.between(100*millisecond, 3*second)
+	o.policy = w.drawPolicy()
+	o.bodyMax = 64
+	if w.chance(300) {
+		o.bodyMax = 12_000
+	}
+	o.cache = 64 << 20
+	if w.chance(400) {
+		o.cache = w.between(1, 64<<10)
+	}
+	o.compacts = w.chance(400)
+	o.limits = protocol.Limits{RetryAfter: 200, TransferAfter: 1000}
+	if w.chance(300) {
+		o.limits.WindowChunks = 1 + w.rng.IntN(8)
+	}
+	if w.chance(200) {
+		o.limits.UncommittedBytes = w.between(1000, 100_000)
+	}
+	o.settings.Pacing = tracking.Pacing{IntervalMin: w.between(20, 250), IntervalMax: w.between(100, 2000)}
+	o.settings.Log = segstore.Config{SegmentBytes: 1, CheckpointBytes: w.between(1000, 200_000)}
+	if w.chance(600) {
+		o.settings.Log.ControlBytes = w.between(200, 4000)
+	}
+	if w.chance(400) {
+		o.settings.RetainBytes = w.between(1, 300_000)
+	}
+	if w.chance(100) {
+		return // no faults at all
+	}
+	w.drawFaults()
+}
+
+func (w *World) drawFaults() {
+	o := &w.opts
+	maybe := func(v *int64, low, high int64) {
+		if w.chance(500) {
+			*v = w.between(low, high)
+		}
+	}
+	rate := func(v *int, most int64) {
+		if w.chance(500) {
+			*v = int(w.between(1, most))
+		}
+	}
+	maybe(&o.crashEvery, 500*millisecond, 5*second)
+	maybe(&o.powerEvery, 500*millisecond, 5*second)
+	maybe(&o.cutEvery, 500*millisecond, 4*second)
+	maybe(&o.resetEvery, 200*millisecond, 3*second)
+	maybe(&o.handoverEvery, 500*millisecond, 4*second)
+	maybe(&o.doubtEvery, 500*millisecond, 4*second)
+	if w.chance(300) {
+		o.diskEvery = w.between(500*millisecond, 4*second)
+	}
+	if w.chance(250) {
+		o.wipeEvery = w.between(2*second, 8*second)
+	}
+	if o.replicas < o.nodes {
+		maybe(&o.moveEvery, 500*millisecond, 3*second)
+	}
+	rate(&o.slowPerMille, 50)
+	rate(&o.resetPerMille, 10)
+	rate(&o.twicePerMille, 20)
+	rate(&o.latePerMille, 500)
+	rate(&o.metaLossPerMille, 100)
+	rate(&o.midTurnPerMille, 1000)
+}
+
+func (w *World) drawPolicy() vfs.Policy {
+	keeps := []vfs.Keep{vfs.KeepNone, vfs.KeepNoneOrAll, vfs.KeepPrefix, vfs.KeepAny}
+	p := vfs.Policy{Writes: keeps[w.rng.IntN(len(keeps))], Names: keeps[w.rng.IntN(len(keeps))], BordersMax: 4}
+	if w.chance(500) {
+		p.Tears = vfs.TearAny
+	}
+	p.Grown = w.chance(300)
+	p.Ordered = w.chance(200)
+	return p
+}

@@ -1,0 +1,156 @@
+package sim
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	seedsFlag   = flag.String("seeds", "1..60", "seeds to run: one, or a range a..b")
+	traceFlag   = flag.Bool("trace", false, "print the trace of each seed that is run")
+	onceFlag    = flag.Bool("once", false, "run each seed once; else twice, for equal traces (I31)")
+	resultsFlag = flag.String("results", "", "file to append results to; seeds that are in it are not run again")
+	limitFlag   = flag.Int("failures", 3, "failing seeds after which to stop")
+)
+
+// seedRange parses a or a..b.
+func seedRange(t *testing.T, s string) (from, to uint64) {
+	t.Helper()
+	first, last, isRange := strings.Cut(s, "..")
+	from, err := strconv.ParseUint(first, 10, 64)
+	to = from
+	if err == nil && isRange {
+		to, err = strconv.ParseUint(last, 10, 64)
+	}
+	if err != nil || to < from {
+		t.Fatalf("seeds %q are not a number or a range a..b", s)
+	}
+	return from, to
+}
+
+// TestSeeds runs the seeds, each twice, and prints the trace of one that fails.
+func TestSeeds(t *testing.T) {
+	from, to := seedRange(t, *seedsFlag)
+	if testing.Short() && *seedsFlag == "1..60" {
+		to = 10
+	}
+	done := readResults(t, *resultsFlag)
+	out := openResults(t, *resultsFlag)
+	start := time.Now()
+	var mu sync.Mutex // guards all below
+	next, ran, failures := from, 0, 0
+	var sum Counts
+	var work sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		work.Go(func() {
+			for {
+				mu.Lock()
+				for next <= to && done[next] {
+					next++
+				}
+				seed := next
+				next++
+				stop := seed > to || failures >= *limitFlag
+				mu.Unlock()
+				if stop {
+					return
+				}
+				r := runTwice(seed)
+				mu.Lock()
+				ran++
+				sum.add(&r.Counts)
+				if r.Err != nil {
+					failures++
+					report(t, &r)
+				} else if *traceFlag {
+					fmt.Print(legend, string(bytes.Join(r.Trace, []byte("\n"))), "\n")
+				}
+				if out != nil {
+					_, _ = fmt.Fprintf(out, "%d %016x %v\n", seed, r.Hash, r.Err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	work.Wait()
+	t.Logf("%d seeds of %d..%d (%d were done before), %d failures, %.1f s\n%+v",
+		ran, from, to, len(done), failures, time.Since(start).Seconds(), sum)
+}
+
+// runTwice runs a seed twice and holds the traces against each other.
+func runTwice(seed uint64) Result {
+	r := Run(seed, *traceFlag)
+	if *onceFlag {
+		return r
+	}
+	again := Run(seed, false)
+	if again.Hash != r.Hash {
+		a, b := Run(seed, true), Run(seed, true)
+		for i := range a.Trace {
+			if i >= len(b.Trace) || !bytes.Equal(a.Trace[i], b.Trace[i]) {
+				other := []byte("(nothing)")
+				if i < len(b.Trace) {
+					other = b.Trace[i]
+				}
+				r.Err = fmt.Errorf("I31: two runs differ in line %d:\n%s\n%s", i+1, a.Trace[i], other)
+				return r
+			}
+		}
+		r.Err = fmt.Errorf("I31: two runs have traces %016x and %016x", r.Hash, again.Hash)
+	}
+	return r
+}
+
+const legend = "      ms   event      what (n = node, s = stream, e = epoch, # = session)\n"
+
+// report prints the end of a failing seed's trace, and how to see all of it.
+func report(t *testing.T, r *Result) {
+	t.Errorf("seed %d: %v", r.Seed, r.Err)
+	lines := Run(r.Seed, true).Trace
+	if !*traceFlag && len(lines) > 60 {
+		lines = lines[len(lines)-60:]
+	}
+	t.Logf("the end of its trace; all of it: make sim SEED=%d TRACE=1\n%s%s", r.Seed, legend, bytes.Join(lines, []byte("\n")))
+}
+
+// readResults tells which seeds have passed before.
+func readResults(t *testing.T, name string) map[uint64]bool {
+	t.Helper()
+	done := map[uint64]bool{}
+	if name == "" {
+		return done
+	}
+	b, err := os.ReadFile(name)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		var seed uint64
+		var hash, result string
+		if n, _ := fmt.Sscan(line, &seed, &hash, &result); n == 3 && result == "<nil>" {
+			done[seed] = true
+		}
+	}
+	return done
+}
+
+func openResults(t *testing.T, name string) *os.File {
+	t.Helper()
+	if name == "" {
+		return nil
+	}
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
