@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help build run test race vet lint fuzz bench kill-test overtake goclient long soak ready ci clean
+.PHONY: help build run test race vet lint fuzz sim bench kill-test overtake goclient long soak ready ci clean
 ROUNDS ?= 10
 ADDRESSES ?=
 

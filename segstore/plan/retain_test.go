@@ -53,6 +53,7 @@ func TestRetain(t *testing.T) {
 		{"everything fits", RetainInput{Segments: four, Policy: Policy{BytesMax: 350}}, 0},
 		{"one byte too many", RetainInput{Segments: four, Policy: Policy{BytesMax: 349}}, 1},
 		{"the newest stays whatever its size", RetainInput{Segments: four, Policy: Policy{BytesMax: 1}}, 3},
+		{"a newest unit without user data", RetainInput{Segments: append(four[:4:4], logOf(seg{}, seg{}, seg{}, seg{}, seg{0, 0, true, true})[4]), Policy: Policy{BytesMax: 1}}, 3},
 		{"age", RetainInput{Segments: four, Policy: Policy{AgeMax: 1000}, Now: 3500}, 2},
 		{"age: exactly the limit stays", RetainInput{Segments: four, Policy: Policy{AgeMax: 1000}, Now: 3000}, 1},
 		{"age: the newest stays", RetainInput{Segments: four, Policy: Policy{AgeMax: 1}, Now: 1 << 50}, 3},
@@ -120,11 +121,13 @@ func TestRetain_properties(t *testing.T) {
 			t.Fatalf("%v: gives up %d", segs, n)
 		}
 		var kept int64
-		units := 0
+		units, counted := 0, false // those with user data
 		for _, s := range segs[n:] {
 			kept += s.bytes
-			if s.unit {
+			counted = counted && !s.unit
+			if s.bytes > 0 && !counted {
 				units++
+				counted = true
 			}
 		}
 		if in.Policy.BytesMax > 0 && kept > in.Policy.BytesMax && units > 1 {
