@@ -417,7 +417,11 @@ func (c *consumer) query() {
 		return
 	}
 	ref := c.reference
-	least, known := c.stream.ghost.stored(ref)
+	g := &c.stream.ghost
+	least, known := g.stored(ref)
+	// A leader that was superseded and does not know may answer what was once
+	// true: such queries ask no majority (F3).
+	known = known && e >= g.at[g.commit-1].tail.Epoch
 	most := len(c.stores)
 	now := reign{n, n.life, e}
 	c.asking = true

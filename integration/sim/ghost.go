@@ -66,9 +66,8 @@ type replicaGhost struct {
 	// is missing.
 	epochs []chunk.Epoch
 	// torn: the last life ended inside of a step, which may have cut the log.
-	torn    bool
-	looked  int
-	started chunk.LSN // log start at the last look
+	torn   bool
+	looked int
 }
 
 func (g *replicaGhost) endRun() { g.run = nil }

@@ -202,8 +202,7 @@ func (m *metadata) fence(n *node, q catalog.FenceRequest) {
 		if _, open := n.repl.Replica(s.inc); !open && q.Stream.Epoch <= 1 && !q.Stream.Led() && !n.has(s.inc) {
 			if c, ok := n.view.Incarnation(s.inc); ok && c.Epoch <= 1 && !c.Led() {
 				n.open(s, true)
-				if r, ok := n.repl.Replica(s.inc); ok && !n.dead {
-					_ = r
+				if _, ok := n.repl.Replica(s.inc); ok && !n.dead {
 					n.repl.BeginConfigure(s.inc, q.Stream.Configuration(), func(error) {})
 				}
 			}

@@ -308,8 +308,7 @@ func (n *node) reconcileStream(s *stream) {
 	case !open:
 		return // the fence makes it
 	}
-	r, ok := n.repl.Replica(s.inc)
-	if !ok {
+	if _, ok := n.repl.Replica(s.inc); !ok {
 		return
 	}
 	n.repl.BeginConfigure(s.inc, c.Configuration(), func(error) {})
@@ -317,7 +316,6 @@ func (n *node) reconcileStream(s *stream) {
 	if registered := protocol.Registration(kept.Registration); registered != protocol.Unregistered && registered < entry.Registration {
 		n.repl.BeginRegistered(s.inc, c.Epoch, entry.Registration, func(error) {})
 	}
-	_ = r
 	for _, x := range c.Replicas {
 		if x.Voter && x.Leaving && c.Leader.Node == n.id {
 			at := n.settled[s.inc]

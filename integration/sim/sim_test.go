@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	seedsFlag   = flag.String("seeds", "1..60", "seeds to run: one, or a range a..b")
+	seedsFlag   = flag.String("seeds", "1..40", "seeds to run: one, or a range a..b")
 	traceFlag   = flag.Bool("trace", false, "print the trace of each seed that is run")
 	onceFlag    = flag.Bool("once", false, "run each seed once; else twice, for equal traces (I31)")
 	resultsFlag = flag.String("results", "", "file to append results to; seeds that are in it are not run again")
@@ -39,7 +39,7 @@ func seedRange(t *testing.T, s string) (from, to uint64) {
 // TestSeeds runs the seeds, each twice, and prints the trace of one that fails.
 func TestSeeds(t *testing.T) {
 	from, to := seedRange(t, *seedsFlag)
-	if testing.Short() && *seedsFlag == "1..60" {
+	if testing.Short() && *seedsFlag == "1..40" {
 		to = 10
 	}
 	done := readResults(t, *resultsFlag)

@@ -20,7 +20,6 @@ type World struct {
 	now     int64 // microseconds since the start
 	queue   eventQueue
 	serial  uint64
-	steps   int
 	calm    bool
 	trace   tracer
 	nodes   []*node
