@@ -35,6 +35,8 @@ var (
 	ErrUnreachable = errors.New("link: node is not connected")
 	// ErrTimeout: the node did not answer in time.
 	ErrTimeout = errors.New("link: no answer in time")
+	// ErrBacklog: as many requests to that node wait for answers as may.
+	ErrBacklog = errors.New("link: too many requests wait for that node")
 	// ErrClosed: the mux or the links are closed.
 	ErrClosed = errors.New("link: closed")
 

@@ -1,0 +1,252 @@
+package link
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/millrace/millrace/replication/protocol"
+)
+
+// peerConn is a connection to a node that has proven who it is.
+type peerConn struct {
+	net.Conn
+	// cork is under TLS, nil without.
+	cork   *cork
+	peer   protocol.NodeID
+	hello  hello
+	bundle uint64
+}
+
+// credentials is what Security said for one connection.
+type credentials struct {
+	cert    *tls.Certificate
+	roots   *x509.CertPool
+	secrets [][]byte
+}
+
+func (m *Mux) credentials() (c credentials, err error) {
+	if m.config.Security == nil {
+		return c, errNoSecurity
+	}
+	if c.cert, c.roots, err = m.config.Security.Certificate(); err != nil {
+		return c, err
+	}
+	if c.secrets, err = m.config.Security.Secrets(); err != nil {
+		return c, err
+	}
+	for _, s := range c.secrets {
+		if len(s) < secretBytesMin {
+			return c, fmt.Errorf("%w: %d bytes, it needs %d or more", ErrSecret, len(s), secretBytesMin)
+		}
+	}
+	if c.cert == nil && len(c.secrets) == 0 {
+		return c, errNoSecurity
+	}
+	if c.cert != nil && c.roots == nil {
+		return c, fmt.Errorf("%w: a certificate needs the authority that the others' are from", ErrAuthority)
+	}
+	return c, nil
+}
+
+// secure makes the connection a TLS one, if certificates are used, and returns
+// what both ends of it have in common and nobody else knows.
+func (m *Mux) secure(ctx context.Context, conn net.Conn, c *credentials, config *tls.Config, server bool) (net.Conn, *cork, []byte, error) {
+	if c.cert == nil {
+		return conn, nil, nil, nil
+	}
+	under := &cork{Conn: conn}
+	var over *tls.Conn
+	if server {
+		over = tls.Server(under, config)
+	} else {
+		over = tls.Client(under, config)
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.config.TLSTimeout)
+	defer cancel()
+	if err := over.HandshakeContext(ctx); err != nil {
+		return nil, nil, nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	state := over.ConnectionState()
+	binding, err := state.ExportKeyingMaterial("EXPORTER-millrace-link", nil, 32)
+	return over, under, binding, err
+}
+
+// Dial makes a connection for raft or, within the package, one of a bundle.
+func (m *Mux) dial(ctx context.Context, h hello, made func()) (*peerConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.config.HandshakeTimeout)
+	defer cancel()
+	addr, err := m.config.Address(h.to)
+	if err != nil {
+		return nil, fmt.Errorf("address of %s: %w", h.to, err)
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	made()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	c, err := m.dialHandshake(ctx, conn, h)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("handshake with %s at %s: %w", h.to, addr, err)
+	}
+	return c, nil
+}
+
+func (m *Mux) dialHandshake(ctx context.Context, conn net.Conn, h hello) (*peerConn, error) {
+	cred, err := m.credentials()
+	if err != nil {
+		return nil, err
+	}
+	h.min, h.max, h.cluster, h.from = versionMin, versionMax, m.config.Cluster, m.config.Node
+	_, _ = rand.Read(h.nonce[:]) // it never fails
+	var config *tls.Config
+	if cred.cert != nil {
+		config = m.tlsConfig(cred.cert, cred.roots, []string{protocolNames[h.purpose]}, x509.ExtKeyUsageServerAuth, h.to)
+	}
+	over, under, binding, err := m.secure(ctx, conn, &cred, config, false)
+	if err != nil {
+		return nil, err
+	}
+	first := h.append(nil)
+	if _, err := over.Write(first); err != nil {
+		return nil, err
+	}
+	challenge, second, err := readAnswer(over)
+	if err != nil {
+		return nil, err
+	}
+	if challenge.version < versionMin || challenge.version > versionMax {
+		return nil, ErrVersion
+	}
+	third := emptyProof
+	if len(cred.secrets) > 0 {
+		third = proof(cred.secrets[0], labelDialer, first, second, binding)
+	}
+	if _, err := over.Write(third[:]); err != nil {
+		return nil, err
+	}
+	welcome, fourth, err := readAnswer(over)
+	if err != nil {
+		return nil, err
+	}
+	said := fourth[:answerBytes-proofBytes]
+	if len(cred.secrets) > 0 && provedBy(cred.secrets[:1], welcome.value[:], labelAcceptor, first, second, third[:], said, binding) == nil {
+		return nil, fmt.Errorf("%s: %w", h.to, ErrUnproven)
+	}
+	return &peerConn{Conn: over, cork: under, peer: h.to, hello: h, bundle: welcome.bundle}, nil
+}
+
+// acceptHandshake is the other end. For a link it also returns what to do with
+// the connection.
+func (m *Mux) acceptHandshake(conn net.Conn) (*peerConn, func(*peerConn), error) {
+	cred, err := m.credentials()
+	if err != nil {
+		return nil, nil, err
+	}
+	var config *tls.Config
+	if cred.cert != nil {
+		names := []string{protocolNames[PurposeLink], protocolNames[PurposeRaft]}
+		config = m.tlsConfig(cred.cert, cred.roots, names, x509.ExtKeyUsageClientAuth, "")
+	}
+	over, under, binding, err := m.secure(m.ctx, conn, &cred, config, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	h, first, err := readHello(over)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &peerConn{Conn: over, cork: under, peer: h.from, hello: h}
+	if err := m.checkHello(over, &h); err != nil {
+		return nil, nil, refuse(over, err)
+	}
+	challenge := answer{version: versionMax}
+	_, _ = rand.Read(challenge.value[:])
+	second := challenge.append(nil)
+	if _, err := over.Write(second); err != nil {
+		return nil, nil, err
+	}
+	third := make([]byte, proofBytes)
+	if _, err := io.ReadFull(over, third); err != nil {
+		return nil, nil, err
+	}
+	secret := provedBy(cred.secrets, third, labelDialer, first, second, binding)
+	if len(cred.secrets) > 0 && secret == nil || len(cred.secrets) == 0 && !isEmpty(third) {
+		return nil, nil, refuse(over, fmt.Errorf("%s: %w", h.from, ErrUnproven))
+	}
+	if err := m.config.Member(h.purpose, h.from); err != nil {
+		return nil, nil, refuse(over, fmt.Errorf("%s: %w: %w", h.from, ErrStranger, err))
+	}
+	var join func(*peerConn)
+	welcome := answer{version: versionMax}
+	if h.purpose == PurposeLink {
+		if welcome.bundle, join, err = m.linked().admit(&h); err != nil {
+			return nil, nil, refuse(over, fmt.Errorf("%s: %w", h.from, err))
+		}
+	}
+	if secret != nil {
+		said := welcome.append(nil)[:answerBytes-proofBytes]
+		welcome.value = proof(secret, labelAcceptor, first, second, third, said, binding)
+	}
+	_, err = over.Write(welcome.append(nil))
+	return c, join, err
+}
+
+// checkHello compares what the dialer says with what it showed and with what
+// this node is.
+func (m *Mux) checkHello(conn net.Conn, h *hello) error {
+	if over, is := conn.(*tls.Conn); is {
+		state := over.ConnectionState()
+		if state.NegotiatedProtocol != protocolNames[h.purpose] {
+			return fmt.Errorf("protocol %q for purpose %q: %w", state.NegotiatedProtocol, h.purpose, ErrHandshake)
+		}
+		nodes, _ := nodesIn(state.PeerCertificates[0], m.config.Cluster)
+		if !contains(nodes, h.from) {
+			return fmt.Errorf("certificate is of %q, the hello of %q: %w", nodes, h.from, ErrNode)
+		}
+	}
+	switch {
+	case h.max < versionMin || h.min > versionMax:
+		return fmt.Errorf("versions %d to %d: %w", h.min, h.max, ErrVersion)
+	case h.cluster != m.config.Cluster:
+		return fmt.Errorf("cluster %q: %w", h.cluster, ErrCluster)
+	case h.to != m.config.Node:
+		return fmt.Errorf("for %q: %w", h.to, ErrNode)
+	case h.from == m.config.Node:
+		return fmt.Errorf("from %q, which is this node: %w", h.from, ErrNode)
+	}
+	return nil
+}
+
+func contains(nodes []protocol.NodeID, n protocol.NodeID) bool {
+	for _, o := range nodes {
+		if o == n {
+			return true
+		}
+	}
+	return false
+}
+
+// refuse tells the dialer why, as far as it may know, and returns err.
+func refuse(conn net.Conn, err error) error {
+	a := answer{version: versionMax}
+	for code, what := range refusals {
+		if what != nil && errors.Is(err, what) {
+			a.code = byte(code)
+			_, _ = conn.Write(a.append(nil))
+			break
+		}
+	}
+	return err
+}
