@@ -234,7 +234,9 @@ func TestLinks_requestsAreServedInOrder(t *testing.T) {
 	var seen []uint16
 	b.mu.Lock()
 	b.serve = func(_ protocol.NodeID, r *Request) {
-		seen = append(seen, r.Method) // one reader calls
+		b.mu.Lock()
+		seen = append(seen, r.Method)
+		b.mu.Unlock()
 		r.Reply(0, nil)
 	}
 	b.mu.Unlock()
@@ -249,6 +251,8 @@ func TestLinks_requestsAreServedInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for i, m := range seen {
 		if int(m) != i {
 			t.Fatalf("request %d came as number %d", m, i)

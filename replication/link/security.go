@@ -71,7 +71,7 @@ const identityScheme = "millrace:///"
 func identityURI(cluster string, node protocol.NodeID) *url.URL {
 	path := "/" + url.PathEscape(cluster) + "/" + url.PathEscape(string(node))
 	plain, _ := url.PathUnescape(path)
-	return &url.URL{Scheme: "millrace", Path: plain, RawPath: path, OmitHost: false}
+	return &url.URL{Scheme: "millrace", Path: plain, RawPath: path}
 }
 
 // nodesIn returns the nodes of a cluster that a certificate names.
