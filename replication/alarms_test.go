@@ -2,6 +2,7 @@ package replication
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,8 +30,8 @@ func TestAlarms_ringInTimeByOneTimer(t *testing.T) {
 		if want := []string{"one 1s", "three 1s"}; !slices.Equal(rung, want) {
 			t.Fatalf("rung %q, want %q", rung, want)
 		}
-		if clock.running != 0 {
-			t.Fatalf("%d timers without an alarm", clock.running)
+		if n := clock.running.Load(); n != 0 {
+			t.Fatalf("%d timers without an alarm", n)
 		}
 		a.set(two, time.Now().Add(-time.Second)) // past: at once
 		synctest.Wait()
@@ -50,17 +51,17 @@ func TestAlarms_ringInTimeByOneTimer(t *testing.T) {
 // countingClock counts the timers that run.
 type countingClock struct {
 	systemClock
-	running int
+	running atomic.Int64
 }
 
 func (c *countingClock) AfterFunc(d time.Duration, f func()) func() bool {
-	c.running++
-	timer := time.AfterFunc(d, func() { c.running--; f() })
+	c.running.Add(1)
+	timer := time.AfterFunc(d, func() { c.running.Add(-1); f() })
 	return func() bool {
 		if !timer.Stop() {
 			return false
 		}
-		c.running--
+		c.running.Add(-1)
 		return true
 	}
 }

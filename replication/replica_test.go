@@ -387,8 +387,8 @@ func TestIdle_ownsNothing(t *testing.T) {
 		f.must(f.replica.StoreOffset("c", 1))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if clock.running != 1 { // the node's retention timer
-			t.Fatalf("%d timers while nothing happens", clock.running)
+		if n := clock.running.Load(); n != 1 { // the node's retention timer
+			t.Fatalf("%d timers while nothing happens", n)
 		}
 		r := &f.replica.turns
 		if r.held.ring != nil || r.waiting.ring != nil || r.growing != nil || r.batches != nil || r.outputs != nil {
