@@ -32,8 +32,8 @@ goclient: ## the official Go client, unmodified, against a node
 	cd integration/goclient && go test -count 1 -timeout 20m -v ./...
 ready: build ## measure from the binary's start to its ready line, in an empty directory
 	scripts/ready.sh
-long: ## what takes too long for every change: 200 kills, a minute of fuzzing each, the benchmark
-	$(MAKE) kill-test ROUNDS=200 && FUZZTIME=60s scripts/fuzz.sh && $(MAKE) bench
+long: ## what takes too long for every change: 200 kills, the benchmark, a minute of fuzzing each; goes on where it was
+	scripts/long.sh
 soak: ## kill tests until interrupted
 	while $(MAKE) kill-test ROUNDS=50; do :; done
 ci: ## what a change must pass before it lands

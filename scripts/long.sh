@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# What takes too long for every change, step by step. A step that passed on this
+# commit is noted in build/long/COMMIT and not run again, so that an interrupted
+# run goes on where it was. All figures are printed at the end.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+commit=$(git describe --always --dirty --abbrev=12)
+notes=build/long/$commit
+mkdir -p "$notes"
+
+step() { # name command…
+  local name=$1 begin=$SECONDS
+  shift
+  if [ -e "$notes/$name.passed" ]; then
+    echo "=== $name: passed before"
+    return
+  fi
+  echo "=== $name: $*"
+  "$@" 2>&1 | tee "$notes/$name.log"
+  touch "$notes/$name.passed"
+  echo "--- $name: $((SECONDS - begin)) s"
+}
+
+for part in 1 2 3 4; do
+  step "kill-test-$part" make kill-test ROUNDS=50
+done
+step bench make bench
+step fuzz env FUZZTIME="${FUZZTIME:-60s}" scripts/fuzz.sh
+
+echo "=== figures"
+grep -hoE 'FIGURE .*' "$notes"/*.log || true
