@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/manifest"
@@ -77,7 +78,8 @@ func openJournal(fsys vfs.FS, dir string, syncer *vfs.Syncer, quarantine func(na
 	case err != nil:
 		return nil, err
 	}
-	j.id, j.states, _, err = decodeJournal(b)
+	var good int
+	j.id, j.states, good, err = decodeJournal(b)
 	if errors.Is(err, errJournalDamaged) {
 		if err := quarantine(name); err != nil {
 			return nil, err
@@ -90,7 +92,33 @@ func openJournal(fsys vfs.FS, dir string, syncer *vfs.Syncer, quarantine func(na
 	// What was read may never have reached the disk: the process died before it
 	// was synced, or after it was told of a failed sync, when the system takes
 	// pages for clean. A torn end goes by the way.
-	return j, j.rewrite()
+	err = j.rewrite()
+	if errors.Is(err, syscall.ENOSPC) {
+		err = j.writeOver(name, b[:good])
+	}
+	return j, err
+}
+
+// writeOver makes what was read durable where there is no room for a second
+// file: the same bytes once more in the same place, which takes none. What the
+// disk has of them already stays as it is.
+func (j *Journal) writeOver(name string, good []byte) error {
+	if err := j.fs.Remove(name + temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := j.fs.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(good, 0); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if err := errors.Join(f.Truncate(int64(len(good))), f.Datasync()); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	j.size = int64(len(good))
+	j.file = &journalFile{File: f, synced: j.size}
+	return nil
 }
 
 // create starts a journal under a new id. Streams that are there already are set

@@ -45,6 +45,34 @@ func TestJournal_remembersOverRestarts(t *testing.T) {
 	}
 }
 
+// A start needs no space: what the journal says is made durable where it lies.
+func TestJournal_startsOnAFullDisk(t *testing.T) {
+	f := memFixture(t)
+	f.must(awaited(func(done func(error)) { f.store.Journal().Promise(1, 7, done) }))
+	f.must(f.store.Close())
+	mem := f.fs.(*vfs.Mem)
+	mem.Limit(1 << 30)
+	free, err := mem.FreeSpace(f.dir)
+	must(t, err)
+	mem.Limit(1<<30 - int64(free)) // not a byte more
+	full, err := NewStore(Options{FS: mem, Dir: f.dir})
+	must(t, err)
+	if got, ok := full.Journal().State(1); !ok || got.Promise != 7 {
+		t.Errorf("on a full disk: %+v", got)
+	}
+	if err := awaited(func(done func(error)) { full.Journal().Promise(1, 8, done) }); err == nil {
+		t.Error("a promise is kept that no disk has room for")
+	}
+	_ = full.Close() // of a journal whose last write failed
+	mem.Limit(0)
+	s, err := NewStore(Options{FS: mem.Crash(vfs.Policy{}, func(int) int { return 0 }), Dir: f.dir})
+	must(t, err)
+	defer s.Close()
+	if got, ok := s.Journal().State(1); !ok || got.Promise != 7 {
+		t.Errorf("after a power loss: %+v", got)
+	}
+}
+
 // Promises of many streams at once are a few syncs.
 func TestJournal_groupCommit(t *testing.T) {
 	mem := vfs.NewMem()
