@@ -67,6 +67,9 @@ func TestLinks_chunksOfNoLeaderStayOut(t *testing.T) {
 	a.links.Send("b", chunkFrame(2, 0, 10))
 	a.links.Send("b", chunkFrame(1, 0, 10))
 	b.wait("the one that leads", func() bool { return len(b.frames) > 0 })
+	if s := b.links.Stats(); s.Connected != 1 || s.RefusedFrames < 100 {
+		t.Errorf("stats %+v", s)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.frames) != 1 || b.frames[0].Stream != 2 || b.count("down a") > 0 {

@@ -144,6 +144,36 @@ func (l *Links) Connected(node protocol.NodeID) bool {
 	return p != nil && p.up.Load() != nil
 }
 
+// Stats counts since the start, but for what is now.
+type Stats struct {
+	SentBytes     int64
+	RefusedFrames int64 // that Admit did not let in
+	// Connected is the number of nodes that frames pass to, WaitingBytes what is
+	// queued for all.
+	Connected    int
+	WaitingBytes int64
+}
+
+// Stats tells how the links are.
+func (l *Links) Stats() Stats {
+	s := Stats{SentBytes: l.sent.Load(), RefusedFrames: l.refused.Load()}
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for _, p := range l.peers {
+		b := p.up.Load()
+		if b == nil {
+			continue
+		}
+		s.Connected++
+		for _, c := range b.conns {
+			c.mu.Lock()
+			s.WaitingBytes += int64(c.queue.bytes)
+			c.mu.Unlock()
+		}
+	}
+	return s
+}
+
 func (l *Links) find(node protocol.NodeID) *peer {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
