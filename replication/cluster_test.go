@@ -277,3 +277,45 @@ func TestCluster_damagedOnTheWay(t *testing.T) {
 	l.publish(p, message{id: 2, body: "b"})
 	c.agree(l, "n2", "n3")
 }
+
+// A stream whose frames were dropped begins a new session when they pass again,
+// and what was dropped comes after all.
+func TestCluster_framesOfAStreamDropped(t *testing.T) {
+	c := newCluster(t)
+	l := c.lead(1, "n1", "n2", "n3")
+	p := l.declare("p")
+	l.publish(p, message{id: 1, body: "a"})
+	c.agree(l, "n2", "n3")
+	leader, _ := l.replica.turns.run.protocol.Leading()
+	before := leader.Peers()[1].Session()
+	c.mu.Lock()
+	c.cut["n3"] = true
+	c.mu.Unlock()
+	l.node.StreamDown("n3", streamUnderTest)
+	l.publish(p, message{id: 2, body: "b"}) // n2 is a majority with the leader
+	c.mu.Lock()
+	c.cut["n3"] = false
+	c.mu.Unlock()
+	l.node.StreamUp("n3", streamUnderTest)
+	c.agree(l, "n2", "n3")
+	if after := leader.Peers()[1].Session(); after == before {
+		t.Errorf("still session %d", after)
+	}
+}
+
+// Every delivered frame gives its credit back, once, whether it says anything or
+// not.
+func TestCluster_creditGoesBack(t *testing.T) {
+	c := newCluster(t)
+	c.lead(1, "n1", "n2", "n3")
+	for _, stream := range []chunk.Incarnation{streamUnderTest, streamUnderTest + 1} {
+		taken := make(chan int, 2)
+		c.nodes["n3"].node.Deliver("n1", &Frame{
+			Stream: stream, Message: protocol.Message{Kind: protocol.MsgPending, Epoch: 1, Session: 99},
+			Taken: func(n int) { taken <- n }, Credit: 7,
+		})
+		if n := <-taken; n != 7 || len(taken) > 0 {
+			t.Errorf("stream %v: %d taken", stream, n)
+		}
+	}
+}

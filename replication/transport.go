@@ -13,12 +13,12 @@ import (
 // order sent, or the link breaks and the node is told; that is all the replicas
 // rely on, beside sessions (B3).
 //
-// The way back is LinkUp, LinkDown and Deliver of the Node.
+// The way back is LinkUp, LinkDown, StreamUp, StreamDown and Deliver of the Node.
 type Transport interface {
 	// Connect asks for a link to a node, if there is none yet.
 	Connect(to protocol.NodeID)
-	// Send takes a frame. It must not block; what can't be queued breaks the
-	// link. The frame is the caller's again after the call: who keeps its chunk
+	// Send takes a frame. It must not block; what can't be queued is dropped,
+	// and LinkDown or StreamDown tells. The frame is the caller's again after the call: who keeps its chunk
 	// takes a count, and copies Pending.
 	Send(to protocol.NodeID, f *Frame)
 }
@@ -33,6 +33,10 @@ type Frame struct {
 	Chunk *segstore.Chunk
 	// Pending are encoded pending updates, with MsgPending.
 	Pending []byte
+	// Taken, if not nil, is called once with Credit when a delivered frame has
+	// been dealt with: the sender may send so many bytes more of the stream.
+	Taken  func(credit int)
+	Credit int
 }
 
 // arrival is what comes from a link, in its order.
@@ -64,6 +68,10 @@ func (f *Frame) release() {
 		f.Chunk.Release()
 		f.Chunk = nil
 	}
+	if f.Taken != nil {
+		f.Taken(f.Credit)
+		f.Taken = nil
+	}
 }
 
 // LinkUp tells that frames to and from a node will pass from now on.
@@ -72,6 +80,23 @@ func (n *Node) LinkUp(peer protocol.NodeID) { n.link(peer, true) }
 // LinkDown tells that the link to a node broke. Frames of it that were not
 // delivered will never be.
 func (n *Node) LinkDown(peer protocol.NodeID) { n.link(peer, false) }
+
+// StreamDown tells that frames of one stream to a node were dropped, as it takes
+// them too slowly, and more will be: its sessions with that node are over.
+func (n *Node) StreamDown(peer protocol.NodeID, stream chunk.Incarnation) {
+	n.streamLink(peer, stream, arrivalDown)
+}
+
+// StreamUp tells that frames of the stream pass again.
+func (n *Node) StreamUp(peer protocol.NodeID, stream chunk.Incarnation) {
+	n.streamLink(peer, stream, arrivalUp)
+}
+
+func (n *Node) streamLink(peer protocol.NodeID, stream chunk.Incarnation, kind arrivalKind) {
+	if r, ok := n.Replica(stream); ok {
+		r.arrive(arrival{kind: kind, peer: peer})
+	}
+}
 
 // link tells every replica: a link comes or goes seldom, and who has nothing to
 // do with the node hears and forgets.
