@@ -28,7 +28,7 @@ func (p *pooled) Retain()  {}
 func (p *pooled) Release() { p.s.pool.Put(p) }
 
 func (s *sink) Up(protocol.NodeID)                            { s.once.Do(func() { close(s.up) }) }
-func (s *sink) Down(protocol.NodeID)                          {}
+func (s *sink) Down(protocol.NodeID, error)                   {}
 func (s *sink) StreamDown(protocol.NodeID, chunk.Incarnation) {}
 func (s *sink) StreamUp(protocol.NodeID, chunk.Incarnation)   {}
 func (s *sink) Admit(protocol.NodeID, *Frame) error           { return nil }

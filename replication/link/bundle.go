@@ -97,7 +97,7 @@ func (b *bundle) live() bool {
 	for _, c := range b.conns {
 		c.shut(b.err)
 	}
-	handler.Down(b.peer.node)
+	handler.Down(b.peer.node, b.err)
 	return true
 }
 

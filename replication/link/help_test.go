@@ -75,6 +75,7 @@ type host struct {
 	events  []string
 	frames  []Frame
 	refused []error
+	why     error // of the last link that broke
 	admit   func(protocol.NodeID, *Frame) error
 	serve   func(protocol.NodeID, *Request)
 	keep    bool // does not call Taken
@@ -92,8 +93,13 @@ func (h *host) tell() {
 	h.changed = make(chan struct{})
 }
 
-func (h *host) Up(p protocol.NodeID)   { h.note("up %s", p) }
-func (h *host) Down(p protocol.NodeID) { h.note("down %s", p) }
+func (h *host) Up(p protocol.NodeID) { h.note("up %s", p) }
+func (h *host) Down(p protocol.NodeID, why error) {
+	h.mu.Lock()
+	h.why = why
+	h.mu.Unlock()
+	h.note("down %s", p)
+}
 func (h *host) StreamDown(p protocol.NodeID, s chunk.Incarnation) {
 	h.note("stream down %s %d", p, uint64(s))
 }

@@ -15,8 +15,9 @@ import (
 type Handler interface {
 	// Up: frames to and from the node pass from now on.
 	Up(peer protocol.NodeID)
-	// Down: the link broke. Frames that were not delivered will never be.
-	Down(peer protocol.NodeID)
+	// Down: the link broke, and why. Frames that were not delivered will never
+	// be.
+	Down(peer protocol.NodeID, why error)
 	// StreamDown: frames of one stream to the node were dropped, as it takes
 	// them too slowly; more are dropped until StreamUp.
 	StreamDown(peer protocol.NodeID, stream chunk.Incarnation)

@@ -3,6 +3,7 @@ package link
 import (
 	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"runtime"
 	"testing"
@@ -61,26 +62,27 @@ func TestRead_badFrames(t *testing.T) {
 		name     string
 		sent     []byte
 		requests bool
+		want     error
 	}{
-		{"length 0", []byte{0, 0, 0, 0}, false},
-		{"length 1", []byte{0, 0, 0, 1, kindHeartbeat}, false},
-		{"length 2^31", []byte{0x80, 0, 0, 0, 1, 1}, false},
-		{"length 2^32-1", []byte{0xff, 0xff, 0xff, 0xff, 1, 1}, false},
-		{"length one above the bound", binary.BigEndian.AppendUint32(nil, fieldsMax+1), false},
-		{"unknown kind", frameOf(0x7f, 0), false},
-		{"kind 0", frameOf(0, 0), false},
-		{"heartbeat with a flag", frameOf(kindHeartbeat, 1), false},
-		{"heartbeat with more", frameOf(kindHeartbeat, 0, 0), false},
-		{"a message cut short", frameOf(kindAck, 0, 1, 2, 3), false},
-		{"credit that was never spent", appendControl(nil, &control{kind: kindCredit, stream: 9, bytes: 1}), false},
-		{"request among streams", request(1), false},
-		{"message among requests", encoded(t, samples()["ack"]), true},
-		{"credit among requests", appendControl(nil, &control{kind: kindCredit, stream: 9, bytes: 1}), true},
-		{"response to nothing", appendControl(nil, &control{kind: kindResponse, id: 7}), true},
-		{"more requests than allowed", append(append(append(append(request(1), request(2)...), request(3)...), request(4)...), request(5)...), true},
-		{"a request twice", append(request(1), request(1)...), true},
-		{"chunks beyond the credit", append(append(append([]byte{}, claim...), make([]byte, chunk.HeadLengthMin+1<<20)...), claim...), false},
-		{"a huge chunk that does not come", huge, false},
+		{"length 0", []byte{0, 0, 0, 0}, false, ErrFrame},
+		{"length 1", []byte{0, 0, 0, 1, kindHeartbeat}, false, ErrFrame},
+		{"length 2^31", []byte{0x80, 0, 0, 0, 1, 1}, false, ErrFrame},
+		{"length 2^32-1", []byte{0xff, 0xff, 0xff, 0xff, 1, 1}, false, ErrFrame},
+		{"length one above the bound", binary.BigEndian.AppendUint32(nil, fieldsMax+1), false, ErrFrame},
+		{"unknown kind", frameOf(0x7f, 0), false, ErrFrame},
+		{"kind 0", frameOf(0, 0), false, ErrFrame},
+		{"heartbeat with a flag", frameOf(kindHeartbeat, 1), false, ErrFrame},
+		{"heartbeat with more", frameOf(kindHeartbeat, 0, 0), false, ErrFrame},
+		{"a message cut short", frameOf(kindAck, 0, 1, 2, 3), false, ErrFrame},
+		{"credit that was never spent", appendControl(nil, &control{kind: kindCredit, stream: 9, bytes: 1}), false, ErrCredit},
+		{"request among streams", request(1), false, ErrFrame},
+		{"message among requests", encoded(t, samples()["ack"]), true, ErrFrame},
+		{"credit among requests", appendControl(nil, &control{kind: kindCredit, stream: 9, bytes: 1}), true, ErrFrame},
+		{"response to nothing", appendControl(nil, &control{kind: kindResponse, id: 7}), true, ErrFrame},
+		{"more requests than allowed", append(append(append(append(request(1), request(2)...), request(3)...), request(4)...), request(5)...), true, ErrCredit},
+		{"a request twice", append(request(1), request(1)...), true, ErrCredit},
+		{"chunks beyond the credit", append(append(append([]byte{}, claim...), make([]byte, chunk.HeadLengthMin+1<<20)...), claim...), false, ErrCredit},
+		{"a huge chunk that does not come", huge, false, io.EOF},
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -99,6 +101,11 @@ func TestRead_badFrames(t *testing.T) {
 		}
 		closed(t, stream)
 		b.waitEvent("down rogue", i+1)
+		b.mu.Lock()
+		if !errors.Is(b.why, r.want) {
+			t.Errorf("%s: %v, want %v", r.name, b.why, r.want)
+		}
+		b.mu.Unlock()
 	}
 	runtime.ReadMemStats(&after)
 	if grown := after.TotalAlloc - before.TotalAlloc; grown > 32<<20 {
