@@ -150,7 +150,7 @@ func (w *World) unequal(s *stream) string {
 		_, log, p := w.node(r.Node).replica(s)
 		switch {
 		case p == nil:
-			return fmt.Sprintf("%s does not run", r.Node)
+			return fmt.Sprintf("%s does not run: %s", r.Node, w.node(r.Node).whyNot(s))
 		case r.Aside || !r.Voter || r.Leaving:
 			return fmt.Sprintf("%s is not what it is to be: %+v", r.Node, r)
 		case log.Tail() != leaderLog.Tail() || log.Durable() != log.Tail():
@@ -161,6 +161,14 @@ func (w *World) unequal(s *stream) string {
 		}
 	}
 	return ""
+}
+
+// whyNot tells why a replica does not run.
+func (n *node) whyNot(s *stream) string {
+	if r, ok := n.repl.Replica(s.inc); ok {
+		return fmt.Sprint(r.Stats().Err)
+	}
+	return "there is none"
 }
 
 // finish holds every log, as it is in the end, against the ghost.

@@ -88,6 +88,11 @@ func (w *World) run(until int64, done func() bool) {
 		w.now = e.at
 		w.stats.Steps++
 		e.do()
+		for _, n := range w.nodes {
+			if n.dead {
+				n.die()
+			}
+		}
 		if done != nil && done() {
 			return
 		}
