@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/vfs"
+	"github.com/millrace/millrace/tracking"
 )
 
 // cluster is a stream with a replica on each of three nodes, joined by links
@@ -317,5 +318,23 @@ func TestCluster_creditGoesBack(t *testing.T) {
 		if n := <-taken; n != 7 || len(taken) > 0 {
 			t.Errorf("stream %v: %d taken", stream, n)
 		}
+	}
+}
+
+// An assignment that comes twice brings nothing back that the election left and
+// that was stored over since (F5).
+func TestCluster_assignedTwice(t *testing.T) {
+	c := newCluster(t)
+	l := c.lead(1, "n1", "n2", "n3")
+	old := tracking.EncodeUpdates(nil, []tracking.Update{{Ref: "c", Offset: 3, Epoch: 1, Version: 7}}, 1000)
+	err := l.node.Assign(l.context(), protocol.Assignment{
+		Stream: streamUnderTest, Epoch: 1, Node: "n1", Run: 1, Replicas: c.config,
+	}, &protocol.Inheritance{Pending: [][]byte{old}})
+	var refused *RefusedError
+	if !errors.As(err, &refused) || refused.Reason != protocol.ReasonLeads {
+		t.Fatalf("assigned again: %v", err)
+	}
+	if offset, ok, err := l.replica.QueryOffset("c"); ok || err != nil {
+		t.Errorf("the second assignment has brought %d, %v", offset, err)
 	}
 }

@@ -81,13 +81,15 @@ func (r *Replica) request(e *event) {
 	t.requests[t.lastID] = q
 	if e.input.Kind == protocol.InAssign {
 		e.input.Known = t.run.log.Tracking().Known()
-		r.inherit(e.input.Inheritance)
 	}
 	r.step(*e.input)
 	if e.input.Kind == protocol.InRegistered {
 		r.dropDamage()
 	}
 	if t.lead {
+		// Only now: an assignment that comes once more must not bring back what
+		// has been stored over since.
+		r.inherit(e.input.Inheritance)
 		r.beginReign() // who hears of it may publish at once
 	}
 	if q, owed := t.requests[t.lastID]; owed && q.done != nil && !q.waits {
