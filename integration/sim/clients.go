@@ -443,7 +443,7 @@ func (c *consumer) query() {
 			}
 			return
 		}
-		w.log("query", "%s %d.%d %v", c, offset>>storeBits, offset&(1<<storeBits-1), ok)
+		w.log("query", "%s at %s e%d: %d.%d %v", c, n.id, e, offset>>storeBits, offset&(1<<storeBits-1), ok)
 		w.checkStored(c, now, offset, ok, least, known, most)
 	})
 }
