@@ -164,6 +164,7 @@ func (k *walk) script(s script) error {
 		return nil
 	}
 	k.scripts++
+	clear(k.seen) // states of different scripts differ in the journal's id
 	if err := w.expectTail(); err != nil {
 		return &violation{place{script: s}, err}
 	}
