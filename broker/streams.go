@@ -174,7 +174,7 @@ func (p *places) reference(member *catalog.Node) (uint16, bool) {
 }
 
 // streamStats answers −1 for what an empty stream does not have. Of one that
-// retention has emptied, the last offset is told still.
+// had messages, the last offset is told still.
 func (s *session) streamStats(q *wire.StreamStats) error {
 	replica, err := s.readable(q.Stream)
 	var e extent
@@ -222,7 +222,7 @@ func extentOf(replica Replica) (extent, error) {
 	}
 	_, next := replica.Committed() // last, so that it is behind the chunks found
 	if first >= int64(next) {
-		return extent{-1, -1, int64(next)}, nil // by age, retention takes everything
+		return extent{-1, -1, int64(next)}, nil
 	}
 	return extent{first, last, int64(next)}, nil
 }

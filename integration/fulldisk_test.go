@@ -39,8 +39,9 @@ func TestFullDisk(t *testing.T) {
 	f.fill()
 	f.publishInVain()
 	f.changeMetadata()
-	if code := n.Stop(); code != 0 {
-		t.Errorf("stopped on a full disk with %d", code)
+	// It may say that there was no room for its last notes, and must end.
+	if code := n.Stop(); code != 0 && !strings.Contains(n.Log(), "did not end well") {
+		t.Errorf("stopped on a full disk with %d, and no word why", code)
 	}
 	f.restart()
 	f.publish(1_000)
@@ -90,7 +91,7 @@ func (f *fullDisk) fill() {
 func (f *fullDisk) release() {
 	f.t.Helper()
 	if err := os.Remove(f.ballast()); err != nil {
-		f.t.Fatal(err)
+		f.t.Error(err)
 	}
 }
 
@@ -195,30 +196,36 @@ func (f *fullDisk) changeMetadata() {
 	}
 }
 
-// restart starts the node on a full disk, which has space again when the node
-// has said that it needs some.
+// restart starts the node on a full disk, which has space again once the node
+// has said that it needs some: it waits, or ends with a clear message.
 func (f *fullDisk) restart() {
 	f.t.Helper()
-	const needs = "waits for space"
-	before := strings.Count(f.node.Log(), needs)
+	const waits = "waits for space"
+	before := strings.Count(f.node.Log(), waits)
 	started, released := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(released)
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
-		for strings.Count(f.node.Log(), needs) == before {
+		for strings.Count(f.node.Log(), waits) == before {
 			select {
 			case <-tick.C:
-			case <-started: // it made do with what it had
+			case <-started: // it made do with what it had, or ended
+				f.release()
 				return
 			}
 		}
-		_ = os.Remove(f.ballast())
+		f.release()
 	}()
-	f.node.Restart()
+	err := f.node.TryRestart()
 	close(started)
 	<-released
-	_ = os.Remove(f.ballast())
+	if err != nil {
+		if !strings.Contains(f.node.Log(), "does not start") || !strings.Contains(f.node.Log(), "no space left on device") {
+			f.t.Errorf("no start on a full disk, and no word why: %v", err)
+		}
+		f.node.Restart()
+	}
 }
 
 // read holds the stream against the ledger.
