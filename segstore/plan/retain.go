@@ -28,7 +28,8 @@ type RetainInput struct {
 // Retain returns how many segments, from the front, should go (design 3.6).
 // Units go as wholes, and the newest that has user data always stays: a leader
 // that failed right behind a roll leaves one without, which must not take the
-// messages before it along. Kept is the longest run of newest units that fits
+// messages before it along. Their age may: the roll by age has nothing to
+// append. Kept is the longest run of newest units that fits
 // the policy; where E3 does not allow the log start there, the highest unit
 // start below at which it is allowed.
 func Retain(in *RetainInput) int {
@@ -37,7 +38,7 @@ func Retain(in *RetainInput) int {
 	if keep <= 0 {
 		return 0
 	}
-	for keep > 0 && userBytes(in.Segments, starts, keep) == 0 {
+	for keep > 0 && userBytes(in.Segments, starts, keep) == 0 && !expired(in, starts, keep-1) {
 		keep--
 	}
 	bytes := userBytes(in.Segments, starts, keep)

@@ -54,6 +54,7 @@ func TestRetain(t *testing.T) {
 		{"one byte too many", RetainInput{Segments: four, Policy: Policy{BytesMax: 349}}, 1},
 		{"the newest stays whatever its size", RetainInput{Segments: four, Policy: Policy{BytesMax: 1}}, 3},
 		{"a newest unit without user data", RetainInput{Segments: append(four[:4:4], logOf(seg{}, seg{}, seg{}, seg{}, seg{0, 0, true, true})[4]), Policy: Policy{BytesMax: 1}}, 3},
+		{"a newest unit without user data behind old ones", RetainInput{Segments: append(four[:4:4], logOf(seg{}, seg{}, seg{}, seg{}, seg{0, 0, true, true})[4]), Policy: Policy{AgeMax: 1}, Now: 1 << 50}, 4},
 		{"age", RetainInput{Segments: four, Policy: Policy{AgeMax: 1000}, Now: 3500}, 2},
 		{"age: exactly the limit stays", RetainInput{Segments: four, Policy: Policy{AgeMax: 1000}, Now: 3000}, 1},
 		{"age: the newest stays", RetainInput{Segments: four, Policy: Policy{AgeMax: 1}, Now: 1 << 50}, 3},
