@@ -134,7 +134,8 @@ func (m *Mux) accept() {
 		conn, err := m.config.Listener.Accept()
 		switch {
 		case err == nil:
-			m.wg.Go(func() { m.greet(conn) })
+			g := m.enter(conn) // here, so that the oldest is the first that came
+			m.wg.Go(func() { m.greet(g) })
 		case m.ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -148,8 +149,8 @@ func (m *Mux) accept() {
 }
 
 // greet finds out who is there, and hands the connection on.
-func (m *Mux) greet(conn net.Conn) {
-	g := m.enter(conn)
+func (m *Mux) greet(g *greeting) {
+	conn := g.conn
 	_ = conn.SetDeadline(time.Now().Add(m.config.HandshakeTimeout))
 	c, join, err := m.acceptHandshake(conn)
 	if !m.leave(g) && err == nil {
