@@ -57,7 +57,7 @@ func (r *frameReader) next() ([]byte, error) {
 			return payload, err
 		}
 		if err := r.fill(); err != nil {
-			if err == io.EOF && r.splitter.Buffered() > 0 {
+			if errors.Is(err, io.EOF) && r.splitter.Buffered() > 0 {
 				err = io.ErrUnexpectedEOF
 			}
 			return nil, err

@@ -60,7 +60,7 @@ func TestFrameReader_cutsWhatComesInAnyPieces(t *testing.T) {
 				t.Fatalf("pieces of %d: frame %d has %d bytes (%v), want %d", piece, i, len(got), err, len(payload))
 			}
 		}
-		if _, err := reader.next(); err != io.EOF {
+		if _, err := reader.next(); !errors.Is(err, io.EOF) {
 			t.Fatalf("after the last frame: %v, want EOF", err)
 		}
 		reader.release()
@@ -81,7 +81,7 @@ func TestFrameReader_claimCostsNothing(t *testing.T) {
 	client.Write(make([]byte, 10_000))
 	client.CloseWrite()
 	reader := newFrameReader(server, 0)
-	if _, err := reader.next(); err != io.ErrUnexpectedEOF {
+	if _, err := reader.next(); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Fatalf("half a frame: %v, want %v", err, io.ErrUnexpectedEOF)
 	}
 	if n := cap(reader.splitter.Held()); n > 16<<10 {
@@ -148,7 +148,7 @@ func TestFrameReader_worksWithoutASocket(t *testing.T) {
 	if err != nil || string(got) != "hello" {
 		t.Fatalf("%q, %v", got, err)
 	}
-	if _, err := reader.next(); err != io.EOF {
+	if _, err := reader.next(); !errors.Is(err, io.EOF) {
 		t.Fatalf("end: %v", err)
 	}
 }

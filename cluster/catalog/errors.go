@@ -142,10 +142,19 @@ func (r *Refusal) Unwrap() error {
 	return nil
 }
 
+// refusalOf is an error of this package as the Refusal that it is.
+func refusalOf(err error) *Refusal {
+	var r *Refusal
+	if !errors.As(err, &r) {
+		panic("catalog: no refusal: " + err.Error())
+	}
+	return r
+}
+
 // refuse builds a Refusal of one of the sentinels.
 func refuse(err error, format string, args ...any) *Refusal {
 	for _, c := range codes {
-		if c.err == err {
+		if errors.Is(err, c.err) {
 			return &Refusal{Code: c.code, Text: fmt.Sprintf(format, args...)}
 		}
 	}

@@ -170,7 +170,7 @@ func (c *JoinGroup) apply(e *edit) []Outcome {
 		return one(refuse(ErrStreamMissing, "%q in virtual host %q", c.Group.Stream, c.Group.VHost))
 	}
 	if err := GroupName(c.Group.Name); err != nil {
-		return one(err.(*Refusal))
+		return one(refusalOf(err))
 	}
 	if c.Partition < Plain {
 		return one(refuse(ErrBadArgument, "partition index %d", c.Partition))

@@ -58,7 +58,7 @@ func (e *edit) newStream(n NewStream) (*Stream, *Refusal) {
 	name, err := StreamName(n.Name)
 	switch {
 	case err != nil:
-		return nil, err.(*Refusal)
+		return nil, refusalOf(err)
 	case name != n.Name:
 		return nil, refuse(ErrBadArgument, "stream name %q holds a line break", n.Name)
 	}
@@ -174,7 +174,7 @@ func (c *CreateSuperStream) create(e *edit) *Refusal {
 	name, err := StreamName(c.Name)
 	switch {
 	case err != nil:
-		return err.(*Refusal)
+		return refusalOf(err)
 	case name != c.Name:
 		return refuse(ErrBadArgument, "super stream name %q holds a line break", c.Name)
 	case len(c.Partitions) > partitionsMax:

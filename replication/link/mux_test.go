@@ -128,7 +128,7 @@ func TestMux_whoIsThere(t *testing.T) {
 				t.Fatalf("raft got a connection from %v", c.RemoteAddr())
 			default:
 			}
-			if r.want != errAny && r.want != ErrHandshake {
+			if !errors.Is(r.want, errAny) && !errors.Is(r.want, ErrHandshake) {
 				b.waitRefused(r.want)
 			}
 			// And the node still serves those that it knows.
@@ -302,9 +302,9 @@ func TestMux_rogueDialer(t *testing.T) {
 		if (err == nil) != (r.want == nil) {
 			t.Errorf("%s: %v", r.name, err)
 		}
-		switch r.want {
-		case nil:
-		case errAny:
+		switch {
+		case r.want == nil:
+		case errors.Is(r.want, errAny):
 			b.wait("a refusal", func() bool { return len(b.refused) > 0 })
 		default:
 			b.waitRefused(r.want)

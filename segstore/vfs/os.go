@@ -250,7 +250,7 @@ func (c *call) do(fd uintptr) {
 		} else {
 			c.err = unix.Fdatasync(int(fd))
 		}
-		if c.err != unix.EINTR {
+		if !errors.Is(c.err, unix.EINTR) {
 			return
 		}
 	}
