@@ -377,9 +377,9 @@ func TestConnections_areListedAndClosed(t *testing.T) {
 	p.declare(4, "ref", "s")
 	p.subscribe(2, "s", first, 7, "identifier", "tag")
 	var all []broker.Connection
-	eventually(t, "the writer has taken the credit", func() bool {
+	eventually(t, "both are open, and the writer has taken the credit", func() bool {
 		all = h.broker.Connections()
-		return slices.ContainsFunc(all, func(c broker.Connection) bool { return len(c.Consumers) == 1 && c.Consumers[0].Credits == 7 })
+		return len(all) >= 2 && slices.ContainsFunc(all, func(c broker.Connection) bool { return len(c.Consumers) == 1 && c.Consumers[0].Credits == 7 })
 	})
 	if len(all) != 2 {
 		t.Fatalf("%d connections are listed, want the two open ones", len(all))
