@@ -360,6 +360,7 @@ func TestMux_oldestHandshakeGoes(t *testing.T) {
 	a := w.host(t, "a", withSecret(1), nil)
 	a.links.Connect("b")
 	a.waitEvent("up b", 1)
+	b.waitEvent("up a", 1) // it shook hands with the last of the connections too
 	var idle []net.Conn
 	for range 40 {
 		idle = append(idle, b.raw())
