@@ -31,8 +31,10 @@ type Chunk struct {
 
 // dataClasses are the capacities of pooled data buffers, in bytes. A chunk's
 // memory counts with its capacity, so that small chunks must not sit in big
-// buffers.
-var dataClasses = [...]int{0, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, chunk.DataLengthTarget}
+// buffers. The last class is for readers' blocks: a full chunk with its head.
+var dataClasses = [...]int{
+	0, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, chunk.DataLengthTarget, chunk.DataLengthTarget + headPooledMax,
+}
 
 // headPooledMax bounds the heads that are kept for reuse: snapshots are rare.
 const headPooledMax = 64 << 10
