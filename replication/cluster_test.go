@@ -249,6 +249,7 @@ func TestCluster_handsOver(t *testing.T) {
 	p := l.declare("p")
 	l.publish(p, message{id: 1, body: "a"})
 	l.must(l.replica.StoreOffset("c", 1))
+	c.agree(l, "n3") // who has not caught up is refused as a target
 	l.must(l.node.Handover(l.context(), streamUnderTest, "n3"))
 	n3 := c.lead(2, "n3", "n2")
 	if n3.config.ID != "n3" {
