@@ -14,8 +14,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/tracking"
 )
 
 // Config is what a node is started with. The zero value is not useful; begin
@@ -35,12 +38,60 @@ type Config struct {
 	PublisherDuplicate string
 	// Broker are the limits and patience of the stream port.
 	Broker broker.Config
+	// Tracking is how stored offsets and publishers' sequences are kept.
+	Tracking Tracking
 	// Join, BootstrapExpect and SecretFile are about clusters.
 	Join            []string
 	BootstrapExpect int
 	SecretFile      string
 	// Dev lets guest/guest in on loopback and listens nowhere else.
 	Dev bool
+}
+
+// Tracking holds what package tracking and the log call by the same names.
+type Tracking struct {
+	// IntervalMin, IntervalMax and IntervalLongest pace the writing of stored
+	// offsets; ShareSpan is the time over which their share is measured.
+	IntervalMin, IntervalMax, IntervalLongest, ShareSpan time.Duration
+	ControlRollBytes                                     int64
+	// StoredOffsets and Publishers cap each stream's state.
+	StoredOffsets, Publishers int
+	// Grace is how long a stored offset stays that retention has overtaken.
+	Grace time.Duration
+}
+
+// Pacing is what the pacer takes, in milliseconds.
+func (t Tracking) Pacing() tracking.Pacing {
+	return tracking.Pacing{
+		IntervalMin: t.IntervalMin.Milliseconds(), IntervalMax: t.IntervalMax.Milliseconds(),
+		IntervalLongest: t.IntervalLongest.Milliseconds(), ShareSpan: t.ShareSpan.Milliseconds(),
+	}
+}
+
+func (t Tracking) validate(bad func(key, format string, args ...any)) {
+	for _, d := range []struct {
+		key   string
+		value time.Duration
+	}{
+		{"tracking.interval_min", t.IntervalMin}, {"tracking.interval_max", t.IntervalMax},
+		{"tracking.interval_longest", t.IntervalLongest}, {"tracking.share_span", t.ShareSpan},
+	} {
+		if d.value < time.Millisecond {
+			bad(d.key, "%s is below 1ms", d.value)
+		}
+	}
+	if err := t.Pacing().Validate(); err != nil {
+		bad("tracking.interval_*", "%v", err)
+	}
+	if t.ControlRollBytes < 1 {
+		bad("tracking.control_roll_bytes", "%d is below 1", t.ControlRollBytes)
+	}
+	if t.StoredOffsets < 1 || t.Publishers < 1 {
+		bad("tracking.stored_offsets, tracking.publishers", "%d and %d must be 1 at least", t.StoredOffsets, t.Publishers)
+	}
+	if t.Grace < 0 {
+		bad("tracking.grace", "%s is below 0 (0 = stale offsets go at once)", t.Grace)
+	}
 }
 
 // Server is the default of `millrace server`: clients from everywhere,
@@ -55,6 +106,11 @@ func Server() Config {
 	c.LogLevel = "info"
 	c.PublisherDuplicate = "takeover"
 	c.BootstrapExpect = 1
+	c.Tracking = Tracking{
+		IntervalMin: 250 * time.Millisecond, IntervalMax: 5 * time.Second, IntervalLongest: time.Minute, ShareSpan: 10 * time.Minute,
+		ControlRollBytes: segstore.ControlBytesDefault,
+		StoredOffsets:    tracking.OffsetsMaxDefault, Publishers: tracking.PublishersMaxDefault, Grace: tracking.GraceDefault * time.Millisecond,
+	}
 	c.Broker = broker.Defaults()
 	c.Broker.AdvertisedHost, c.Broker.AdvertisedPort = "", 0 // c's own, once the ports are known
 	return c
@@ -106,6 +162,7 @@ func (c Config) Validate() error {
 	if !slices.Contains(duplicatePolicies, c.PublisherDuplicate) {
 		bad("publisher.duplicate", "%q is none of %s", c.PublisherDuplicate, strings.Join(duplicatePolicies, ", "))
 	}
+	c.Tracking.validate(bad)
 	if len(c.Join) > 0 {
 		bad("join", "this release runs one node by itself; take the key out (got %s)", strings.Join(c.Join, ", "))
 	}

@@ -188,7 +188,7 @@ func (n *Node) scrub() {
 }
 
 func (n *Node) openCluster(ctx context.Context) error {
-	n.residents = newResidents(n.config.NodeName, n.store, n.replicas, n.log.Named("residents"))
+	n.residents = newResidents(&n.config, n.store, n.replicas, n.log.Named("residents"))
 	meta, err := cluster.Open(cluster.Config{
 		Dir: n.config.DataDir, Node: protocol.NodeID(n.config.NodeName), Version: n.version,
 		Endpoints: catalog.Endpoints{Stream: n.addresses.Advertised, HTTP: n.addresses.HTTP, Node: n.config.NodeAddr, Gossip: n.config.GossipAddr},

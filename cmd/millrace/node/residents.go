@@ -11,10 +11,12 @@ import (
 
 	"github.com/millrace/millrace/cluster"
 	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/cmd/millrace/config"
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/tracking"
 )
 
 // residents keeps the replicas that run here equal to those that the catalog
@@ -24,6 +26,7 @@ type residents struct {
 	node     protocol.NodeID
 	store    *segstore.Store
 	replicas *replication.Node
+	tracking config.Tracking
 	log      hclog.Logger
 
 	ctx    context.Context // ends with stop
@@ -38,8 +41,10 @@ type residents struct {
 	wake chan struct{}
 }
 
-func newResidents(node string, store *segstore.Store, replicas *replication.Node, log hclog.Logger) *residents {
-	r := &residents{node: protocol.NodeID(node), store: store, replicas: replicas, log: log, wake: make(chan struct{}, 1)}
+func newResidents(c *config.Config, store *segstore.Store, replicas *replication.Node, log hclog.Logger) *residents {
+	r := &residents{
+		node: protocol.NodeID(c.NodeName), store: store, replicas: replicas, tracking: c.Tracking, log: log, wake: make(chan struct{}, 1),
+	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.work.Go(r.removeAll)
 	return r
@@ -144,14 +149,23 @@ func (r *residents) open(s *catalog.Stream) error {
 	}
 	isNew := s.Epoch <= 1
 	_, err := r.replicas.Open(replication.Stream{
-		Incarnation: s.Incarnation, Name: LogName(s.VHost, s.Name), Settings: settings(s.Arguments),
+		Incarnation: s.Incarnation, Name: LogName(s.VHost, s.Name), Settings: settings(s.Arguments, &r.tracking),
 	}, isNew)
 	return err
 }
 
 // settings is how a stream with the arguments is kept.
-func settings(a catalog.Arguments) replication.Settings {
-	s := replication.Settings{Log: segstore.Config{SegmentBytes: a.SegmentSize()}, FilterLength: a.FilterSize()}
+func settings(a catalog.Arguments, t *config.Tracking) replication.Settings {
+	s := replication.Settings{
+		Log: segstore.Config{
+			SegmentBytes: a.SegmentSize(), ControlBytes: t.ControlRollBytes,
+			Caps: tracking.Caps{Offsets: t.StoredOffsets, Publishers: t.Publishers},
+		},
+		FilterLength: a.FilterSize(), Pacing: t.Pacing(), Grace: t.Grace,
+	}
+	if t.Grace == 0 {
+		s.Grace = -1 // none, where the zero value is the default
+	}
 	if bytes, ok := a.MaxLength(); ok {
 		s.RetainBytes = bytes
 	}
