@@ -108,7 +108,7 @@ func (m *Mux) dialHandshake(ctx context.Context, conn net.Conn, h hello) (*peerC
 	if err != nil {
 		return nil, err
 	}
-	h.min, h.max, h.cluster, h.from = versionMin, versionMax, m.config.Cluster, m.config.Node
+	h.min, h.max, h.cluster, h.from = versionMin, versionMax, m.belongs(), m.config.Node
 	_, _ = rand.Read(h.nonce[:]) // it never fails
 	var config *tls.Config
 	if cred.cert != nil {
@@ -211,15 +211,15 @@ func (m *Mux) checkHello(conn net.Conn, h *hello) error {
 		if state.NegotiatedProtocol != protocolNames[h.purpose] {
 			return fmt.Errorf("protocol %q for purpose %q: %w", state.NegotiatedProtocol, h.purpose, ErrHandshake)
 		}
-		nodes, _ := nodesIn(state.PeerCertificates[0], m.config.Cluster)
+		nodes, _ := nodesIn(state.PeerCertificates[0], m.belongs())
 		if !contains(nodes, h.from) {
 			return fmt.Errorf("certificate is of %q, the hello of %q: %w", nodes, h.from, ErrNode)
 		}
 	}
-	switch {
+	switch cluster := m.belongs(); {
 	case h.max < versionMin || h.min > versionMax:
 		return fmt.Errorf("versions %d to %d: %w", h.min, h.max, ErrVersion)
-	case h.cluster != m.config.Cluster:
+	case h.cluster != cluster || cluster == "":
 		return fmt.Errorf("cluster %q: %w", h.cluster, ErrCluster)
 	case h.to != m.config.Node:
 		return fmt.Errorf("for %q: %w", h.to, ErrNode)

@@ -15,6 +15,8 @@ import (
 type MuxConfig struct {
 	// Listener is the port between nodes; the mux closes it.
 	Listener net.Listener
+	// Cluster is the id of the cluster that the node belongs to; "" until Belong
+	// tells it, and until then every connection is refused.
 	Cluster  string
 	Node     protocol.NodeID
 	Security Security
@@ -64,7 +66,7 @@ type Mux struct {
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu    sync.Mutex // guards the fields below
+	mu    sync.Mutex // guards config.Cluster and the fields below
 	raft  *Layer     // nil: raft takes no connections
 	links *Links
 	open  []*greeting // handshakes under way, the oldest first
@@ -79,10 +81,8 @@ type greeting struct {
 // NewMux begins to listen. Close ends it.
 func NewMux(config MuxConfig) (*Mux, error) {
 	config.setDefaults()
-	for _, name := range []string{config.Cluster, string(config.Node)} {
-		if name == "" || len(name) > nameBytesMax {
-			return nil, fmt.Errorf("link: name %q must have 1 to %d bytes", name, nameBytesMax)
-		}
+	if n := len(config.Node); n == 0 || n > nameBytesMax || len(config.Cluster) > nameBytesMax {
+		return nil, fmt.Errorf("link: names of node %q and cluster %q must have 1 to %d bytes", config.Node, config.Cluster, nameBytesMax)
 	}
 	m := &Mux{config: config}
 	m.ctx, m.stop = context.WithCancel(context.Background())
@@ -105,6 +105,20 @@ func (m *Mux) Raft() *Layer {
 		before.shut()
 	}
 	return l
+}
+
+// Belong tells the cluster that the node belongs to from now on.
+func (m *Mux) Belong(cluster string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.config.Cluster = cluster
+}
+
+// belongs returns the cluster that the node belongs to, "" if none yet.
+func (m *Mux) belongs() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.config.Cluster
 }
 
 // Close ends the listener, handshakes, and raft's layer. Connections that were

@@ -142,7 +142,7 @@ func (m *Mux) tlsConfig(cert *tls.Certificate, roots *x509.CertPool, names []str
 			if s.NegotiatedProtocol == "" {
 				return fmt.Errorf("%w: no common protocol name", ErrHandshake)
 			}
-			return verifyPeer(s.PeerCertificates, roots, usage, m.config.Cluster, peer, time.Now())
+			return verifyPeer(s.PeerCertificates, roots, usage, m.belongs(), peer, time.Now())
 		},
 	}
 }

@@ -44,6 +44,9 @@ type Config struct {
 	Join            []string
 	BootstrapExpect int
 	SecretFile      string
+	// NodeCert, NodeKey and NodeCA are files: what this node shows to others,
+	// and the authorities that theirs come from.
+	NodeCert, NodeKey, NodeCA string
 	// Dev lets guest/guest in on loopback and listens nowhere else.
 	Dev bool
 }
@@ -169,8 +172,15 @@ func (c Config) Validate() error {
 	if c.BootstrapExpect != 1 {
 		bad("bootstrap.expect", "this release runs one node by itself; only 1 is possible, not %d", c.BootstrapExpect)
 	}
+	if given := c.NodeCert != ""; given != (c.NodeKey != "") || given != (c.NodeCA != "") {
+		bad("node.tls.cert", "node.tls.cert, node.tls.key and node.tls.ca come together")
+	}
 	return errors.Join(append(all, c.Broker.Validate())...)
 }
+
+// Clustered tells whether the node talks to others. Without a way to prove who
+// they are it stays alone.
+func (c Config) Clustered() bool { return c.NodeCert != "" || c.SecretFile != "" }
 
 func addressProblem(addr string, emptyOff bool) string {
 	if addr == "" {

@@ -65,6 +65,9 @@ var settings = []setting{
 	{"tracking.grace", "how long a stored offset stays that lies before the first message; 0 = not at all", true, func(c *Config) any { return &c.Tracking.Grace }},
 	{"join", "addresses of nodes to join", true, func(c *Config) any { return &c.Join }},
 	{"bootstrap.expect", "how many nodes start a new cluster together", true, func(c *Config) any { return &c.BootstrapExpect }},
+	{"node.tls.cert", "file with the certificate that this node shows to others (millrace cert issue)", true, func(c *Config) any { return &c.NodeCert }},
+	{"node.tls.key", "file with its key", true, func(c *Config) any { return &c.NodeKey }},
+	{"node.tls.ca", "file with the authorities that the others' certificates come from", true, func(c *Config) any { return &c.NodeCA }},
 	{"cluster.secret_file", "file with the secret that the nodes of a cluster share", true, func(c *Config) any { return &c.SecretFile }},
 }
 

@@ -14,6 +14,7 @@ import (
 // address that its host stands for.
 type listeners struct {
 	stream, http, management []net.Listener
+	node                     net.Listener // nil for a node that stays alone
 }
 
 func listenAll(c config.Config) (l listeners, err error) {
@@ -78,8 +79,11 @@ func shown(addr string, on []net.Listener) string {
 
 // close ends all of them; a server that took one over has closed it already.
 func (l *listeners) close() {
-	for _, group := range [][]net.Listener{l.stream, l.http, l.management} {
+	for _, group := range [][]net.Listener{l.stream, l.http, l.management, {l.node}} {
 		for _, one := range group {
+			if one == nil {
+				continue
+			}
 			if err := one.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 				continue // nothing is left to be done about a port at the end
 			}

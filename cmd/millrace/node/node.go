@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/cmd/millrace/config"
 	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/replication/link"
 	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
@@ -52,10 +53,22 @@ type Node struct {
 	cluster   *cluster.Cluster
 	// metadata is cluster, for what replicas say while it is still opening.
 	metadata late
-	broker   *broker.Broker
-	https    []*http.Server
+	// mux is the port between nodes; nil, as the two below, for a node that
+	// stays alone.
+	mux       *link.Mux
+	links     *link.Links
+	transport *transport
+	// requests are other nodes', by the room that they are for.
+	requests requests
+	// nodeAddress is where other nodes find this one.
+	nodeAddress string
+	broker      *broker.Broker
+	https       []*http.Server
 
-	serving sync.WaitGroup // accept loops
+	serving sync.WaitGroup // accept loops, and requests of other nodes
+	// running ends when the node stops.
+	running context.Context
+	halt    context.CancelFunc
 	ready   atomic.Bool
 
 	failure struct {
@@ -70,8 +83,9 @@ type Node struct {
 func Start(ctx context.Context, c config.Config, version string, log hclog.Logger) (*Node, error) {
 	n := &Node{config: c, version: version, log: log, started: time.Now()}
 	n.failure.ch = make(chan struct{})
+	n.running, n.halt = context.WithCancel(context.WithoutCancel(ctx))
 	for _, step := range []func(context.Context) error{
-		n.listen, n.openStore, n.openCluster, n.openBroker, n.serveOperators, n.serveClients,
+		n.listen, n.openStore, n.openLinks, n.openCluster, n.openBroker, n.serveOperators, n.serveClients,
 	} {
 		if err := step(ctx); err != nil {
 			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -112,10 +126,12 @@ func (n *Node) listen(context.Context) error {
 	return nil
 }
 
-// identityFile is the cluster's; only its node and founding are read here.
+// identityFile is the cluster's; only what is needed before it is open is read
+// here.
 const identityFile = "node.json"
 
 type identity struct {
+	Cluster  string `json:"cluster"`
 	Node     string `json:"node"`
 	Founding bool   `json:"founding"`
 }
@@ -191,7 +207,7 @@ func (n *Node) openCluster(ctx context.Context) error {
 	n.residents = newResidents(&n.config, n.store, n.replicas, n.log.Named("residents"))
 	meta, err := cluster.Open(cluster.Config{
 		Dir: n.config.DataDir, Node: protocol.NodeID(n.config.NodeName), Version: n.version,
-		Endpoints: catalog.Endpoints{Stream: n.addresses.Advertised, HTTP: n.addresses.HTTP, Node: n.config.NodeAddr, Gossip: n.config.GossipAddr},
+		Endpoints: catalog.Endpoints{Stream: n.addresses.Advertised, HTTP: n.addresses.HTTP, Node: n.nodeAddress, Gossip: n.config.GossipAddr},
 		Users:     n.firstUsers(),
 		Fencer:    fencer{n.residents},
 		Log:       n.log,
@@ -201,6 +217,9 @@ func (n *Node) openCluster(ctx context.Context) error {
 	}
 	n.cluster = meta
 	n.metadata.open(meta)
+	if n.mux != nil {
+		n.mux.Belong(meta.ID())
+	}
 	n.serving.Go(func() {
 		select {
 		case <-meta.Failed():
@@ -338,6 +357,8 @@ func (n *Node) Stop(ctx context.Context) error {
 		problems = append(problems, shutdown(ctx, server))
 	}
 	n.listeners.close()
+	n.halt()
+	problems = append(problems, n.closeLinks())
 	if n.residents != nil {
 		n.residents.stop()
 	}

@@ -1,0 +1,176 @@
+//lint:file-ignore U1000 rooms register as they come
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/millrace/millrace/cmd/millrace/config"
+	"github.com/millrace/millrace/replication/link"
+	"github.com/millrace/millrace/replication/protocol"
+)
+
+// Requests between nodes are grouped by the high byte of their method.
+const (
+	groupCluster = 1 // metadata: cluster
+	groupBroker  = 2 // clients' commands that belong elsewhere
+	groupAdmin   = 3 // operators' requests
+	groupRepair  = 4 // segments, and whatever else replicas ask each other
+)
+
+// Statuses that every group may answer beside its own, which begin at 1.
+const (
+	statusDone uint16 = 0
+	// statusUnknown: this node knows no such method; it may be older.
+	statusUnknown uint16 = 0xfe00
+)
+
+// requests hands what other nodes ask to the room that it is for.
+type requests struct {
+	mu     sync.RWMutex // guards groups
+	groups map[byte]func(protocol.NodeID, *link.Request)
+}
+
+// handle registers the room that serves a group. serve is called in the order
+// asked for each node, and must not block.
+func (q *requests) handle(group byte, serve func(protocol.NodeID, *link.Request)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.groups == nil {
+		q.groups = make(map[byte]func(protocol.NodeID, *link.Request))
+	}
+	q.groups[group] = serve
+}
+
+// Serve is one of link.Handler's.
+func (q *requests) Serve(peer protocol.NodeID, r *link.Request) {
+	q.mu.RLock()
+	serve := q.groups[byte(r.Method>>8)]
+	q.mu.RUnlock()
+	if serve == nil {
+		r.Reply(statusUnknown, nil)
+		return
+	}
+	serve(peer, r)
+}
+
+// waiting makes a group's handler of one that takes its time: each request gets
+// a goroutine, which ends with the request's deadline.
+func (n *Node) waiting(serve func(ctx context.Context, peer protocol.NodeID, method uint16, body []byte) (uint16, []byte)) func(protocol.NodeID, *link.Request) {
+	return func(peer protocol.NodeID, r *link.Request) {
+		n.serving.Go(func() {
+			ctx, cancel := context.WithDeadline(n.running, r.Deadline)
+			defer cancel()
+			status, body := serve(ctx, peer, r.Method, r.Body)
+			r.Reply(status, body)
+		})
+	}
+}
+
+// handler is whom the links work for: requests are dispatched, the rest is the
+// replicas' (transport.go).
+type handler struct {
+	*transport
+	*requests
+}
+
+// openLinks opens the port between nodes, unless the node stays alone.
+func (n *Node) openLinks(context.Context) error {
+	s := securityOf(n.config)
+	if s == nil {
+		return nil
+	}
+	l, err := net.Listen("tcp", n.config.NodeAddr)
+	if err != nil {
+		return err
+	}
+	n.listeners.node = l
+	if err := s.checkBind("node.addr", l.Addr()); err != nil {
+		return err
+	}
+	n.nodeAddress = reachable(n.config, n.config.NodeAddr, l)
+	refused := slowly{log: n.log.Named("link")}
+	n.mux, err = link.NewMux(link.MuxConfig{
+		Listener: l, Cluster: n.clusterID(), Node: protocol.NodeID(n.config.NodeName), Security: s,
+		Address: n.addressOf, Refused: refused.refused,
+	})
+	if err != nil {
+		return fmt.Errorf("open the port between nodes: %w", err)
+	}
+	n.transport = &transport{n: n}
+	n.links = link.New(n.mux, link.Config{}, handler{n.transport, &n.requests})
+	return nil
+}
+
+// clusterID is what the data directory says, "" if it says nothing yet.
+func (n *Node) clusterID() string {
+	id, err := n.identity()
+	if err != nil {
+		return ""
+	}
+	return id.Cluster
+}
+
+// errNoAddress: nobody has told where a node listens.
+var errNoAddress = errors.New("the node's address is not known")
+
+// addressOf says where a node listens for others.
+func (n *Node) addressOf(node protocol.NodeID) (string, error) {
+	if c := n.metadata.now(); c != nil {
+		if m, ok := c.View().Node(node); ok && m.Endpoints.Node != "" {
+			return m.Endpoints.Node, nil
+		}
+	}
+	return "", fmt.Errorf("%w: %s", errNoAddress, node)
+}
+
+// reachable is where other nodes find a listener: its host as configured, or
+// the advertised one where that is every address.
+func reachable(c config.Config, addr string, l net.Listener) string {
+	host, _, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err != nil || host == "" || ip != nil && ip.IsUnspecified() {
+		host = c.AdvertisedHost
+	}
+	return net.JoinHostPort(host, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+}
+
+// slowly logs what strangers can cause, so that they cannot fill the disk.
+type slowly struct {
+	log hclog.Logger
+
+	mu     sync.Mutex // guards the two below
+	last   time.Time
+	silent int // refusals since
+}
+
+// refusedEvery is how often a refused connection is logged.
+const refusedEvery = 5 * time.Second
+
+func (s *slowly) refused(from net.Addr, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.last) < refusedEvery {
+		s.silent++
+		return
+	}
+	s.log.Warn("a connection between nodes was refused", "from", from.String(), "error", err, "others", s.silent)
+	s.last, s.silent = time.Now(), 0
+}
+
+func (n *Node) closeLinks() error {
+	if n.links != nil {
+		n.links.Close()
+	}
+	if n.mux != nil {
+		return n.mux.Close()
+	}
+	return nil
+}
