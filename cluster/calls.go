@@ -58,6 +58,16 @@ func (c *Cluster) DeleteStream(ctx context.Context, vhost, name string) error {
 	return c.do(ctx, &catalog.DeleteStreams{Streams: []catalog.OldStream{old}})
 }
 
+// SetRetention changes the limits of a stream that exists. They are in force on
+// this node when it returns, or at a later moment on others.
+func (c *Cluster) SetRetention(ctx context.Context, vhost, name string, change catalog.RetentionChange) error {
+	stream, ok := c.View().Stream(vhost, name)
+	if !ok {
+		return missing(vhost, name)
+	}
+	return c.do(ctx, &catalog.SetRetention{VHost: vhost, Name: name, Incarnation: stream.Incarnation, Change: change})
+}
+
 // missing is the catalog's refusal for a stream that is not there.
 func missing(vhost, name string) error {
 	return &streamError{vhost, name}

@@ -12,7 +12,7 @@ type ChangeKind int
 
 const (
 	// StreamChanged: Stream is new (Before is nil), gone (Stream is nil) or
-	// has another leader, epoch or set of replicas.
+	// has another leader, epoch, set of replicas or other arguments.
 	StreamChanged ChangeKind = iota
 	// NodeChanged: the member Node is new, gone or has other properties.
 	NodeChanged

@@ -95,6 +95,7 @@ func enter[T any, P interface {
 func init() { // the registration table
 	enter[CreateStreams]()
 	enter[DeleteStreams]()
+	enter[SetRetention]()
 	enter[GrantEpochs]()
 	enter[AssignLeaders]()
 	enter[RegisterReplicas]()

@@ -62,6 +62,7 @@ func story() []Body {
 		&TransferLeaders{[]Transfer{{full.Incarnation, "n3"}}},
 		&RegisterReplicas{Node: "n3", Streams: []Registered{{full.Incarnation, 2}}},
 		&GrantEpochs{Streams: []Grant{{full.Incarnation, 2, "n3"}, {plain.Incarnation, 2, ""}}},
+		&SetRetention{"/", "full", full.Incarnation, RetentionChange{MaxLengthBytes: new(int64), MaxAge: &[]string{"2h"}[0]}},
 		&DeleteStreams{Streams: []OldStream{{"/", "plain", plain.Incarnation}}},
 		&CreateSuperStream{VHost: "/", Name: "super", Partitions: []NewPartition{{part, "k"}}},
 		&CreateVHost{Name: "gone", Owner: "ada"},

@@ -62,7 +62,10 @@ func (g *generator) body(s *State) Body {
 		return &CreateStreams{Streams: []NewStream{g.newStream(), g.newStream()}}
 	case 3:
 		return &DeleteStreams{Streams: []OldStream{{st.VHost, st.Name, st.Incarnation}}}
-	case 4, 5:
+	case 4:
+		age := []string{"", "1h", "3h"}[g.IntN(3)]
+		return &SetRetention{st.VHost, st.Name, st.Incarnation, RetentionChange{MaxAge: &age}}
+	case 5:
 		return &GrantEpochs{Streams: []Grant{{st.Incarnation, st.Epoch + 1, r.Node}, {1, 1, ""}}}
 	case 6, 7, 8:
 		return &AssignLeaders{Leaders: []Assign{{st.Incarnation, st.Epoch, r.Node, protocol.RunID(g.Uint64()), st.ConfigVersion}}}

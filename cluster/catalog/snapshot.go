@@ -164,5 +164,6 @@ func (s *Stream) equal(t *Stream) bool {
 	return s.VHost == t.VHost && s.Name == t.Name && s.Incarnation == t.Incarnation &&
 		s.Arguments == t.Arguments && s.Created == t.Created && s.Creator == t.Creator &&
 		s.Epoch == t.Epoch && s.Leader == t.Leader && s.ConfigVersion == t.ConfigVersion &&
-		s.Preferred == t.Preferred && s.Target == t.Target && slices.Equal(s.Replicas, t.Replicas)
+		s.Preferred == t.Preferred && s.Target == t.Target && slices.Equal(s.Replicas, t.Replicas) &&
+		(s.Declared == nil) == (t.Declared == nil) && (s.Declared == nil || *s.Declared == *t.Declared)
 }

@@ -110,9 +110,12 @@ type Stream struct {
 	VHost       string            `json:"vhost"`
 	Name        string            `json:"name"`
 	Incarnation chunk.Incarnation `json:"incarnation"`
-	Arguments   Arguments         `json:"arguments"`
+	Arguments   Arguments         `json:"arguments"` // in force
 	Created     chunk.Timestamp   `json:"created"`
 	Creator     string            `json:"creator,omitempty"` // user name
+	// Declared are the arguments that it was created with, if they were changed
+	// since. It is never written to.
+	Declared *Arguments `json:"declared,omitempty"`
 
 	// Epoch is the newest that was given out (A1); it grows only.
 	Epoch chunk.Epoch `json:"epoch"`

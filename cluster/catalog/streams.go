@@ -69,7 +69,7 @@ func (e *edit) newStream(n NewStream) (*Stream, *Refusal) {
 		switch {
 		case old.Incarnation == n.Incarnation:
 			return old, nil // the same create once more, from before the memory
-		case old.Arguments == n.Arguments:
+		case old.agrees(n.Arguments):
 			return old, refuse(ErrStreamExists, "%q in virtual host %q", n.Name, n.VHost)
 		}
 		return old, refuse(ErrStreamDiffers, "%q in virtual host %q", n.Name, n.VHost)
