@@ -35,8 +35,10 @@ type residents struct {
 	// unsubscribe ends the changes; set by follow.
 	unsubscribe func()
 
-	mu   sync.Mutex // guards gone
+	mu   sync.Mutex // guards the fields below
 	gone []chunk.Incarnation
+	// view shows what the changes led to; nil before follow.
+	view func() *catalog.State
 	// wake has one place: there is something in gone.
 	wake chan struct{}
 }
@@ -55,9 +57,13 @@ func newResidents(c *config.Config, store *segstore.Store, replicas *replication
 // go to quarantine. They may be of a catalog that was rolled back.
 func (r *residents) follow(c *cluster.Cluster) {
 	r.unsubscribe = c.Subscribe(r.changed)
+	r.mu.Lock()
+	r.view = c.View
+	r.mu.Unlock()
 	view := c.View()
 	for _, stream := range r.store.List() {
-		if _, ok := view.Incarnation(stream.Incarnation); ok {
+		if now, ok := view.Incarnation(stream.Incarnation); ok {
+			r.set(now) // one that runs already may have missed a change
 			continue
 		}
 		r.log.Warn("a stream's folder is unknown to the metadata: moved to quarantine", "stream", stream.Incarnation.String())
@@ -76,6 +82,7 @@ func (r *residents) changed(changes []catalog.Change) {
 			continue
 		}
 		if c.Stream != nil && r.holds(c.Stream) {
+			r.reset(c.Before, c.Stream)
 			continue
 		}
 		r.gone = append(r.gone, c.Before.Incarnation)
@@ -83,6 +90,20 @@ func (r *residents) changed(changes []catalog.Change) {
 	select {
 	case r.wake <- struct{}{}:
 	default:
+	}
+}
+
+// reset has a replica that runs follow its stream's new arguments. One that does
+// not run yet is opened with them.
+func (r *residents) reset(before, after *catalog.Stream) {
+	if before.Arguments != after.Arguments {
+		r.set(after)
+	}
+}
+
+func (r *residents) set(s *catalog.Stream) {
+	if replica, ok := r.replicas.Replica(s.Incarnation); ok {
+		replica.SetSettings(settings(s.Arguments, &r.tracking))
 	}
 }
 
@@ -151,7 +172,23 @@ func (r *residents) open(s *catalog.Stream) error {
 	_, err := r.replicas.Open(replication.Stream{
 		Incarnation: s.Incarnation, Name: LogName(s.VHost, s.Name), Settings: settings(s.Arguments, &r.tracking),
 	}, isNew)
+	if err == nil {
+		r.catchUp(s)
+	}
 	return err
+}
+
+// catchUp sees a change that came while the replica of s was being opened.
+func (r *residents) catchUp(s *catalog.Stream) {
+	r.mu.Lock()
+	view := r.view
+	r.mu.Unlock()
+	if view == nil {
+		return
+	}
+	if now, ok := view().Incarnation(s.Incarnation); ok {
+		r.reset(s, now)
+	}
 }
 
 // settings is how a stream with the arguments is kept.
