@@ -54,6 +54,8 @@ func (r *Replica) hearEvents() {
 			r.sequence(e)
 		case eventOffset:
 			r.storedOffset(e)
+		case eventOperate:
+			e.operate(nil)
 		case eventSettings:
 			r.configure(*e.settings)
 		case eventCompact:

@@ -34,6 +34,7 @@ type event struct {
 	err       error           // eventSynced, eventPersisted
 	settings  *Settings       // eventSettings
 	call      func()          // eventCompact
+	operate   func(error)     // eventOperate: nil in a turn, else why none comes
 	sequence  func(uint64, bool, error)
 	offset    func(chunk.Offset, bool, error)
 	report    func(*protocol.Report, error)
@@ -56,6 +57,8 @@ const (
 	// eventSequence and eventOffset: a client's queries.
 	eventSequence
 	eventOffset
+	// eventOperate: an operator looks at tracking or changes it.
+	eventOperate
 	// eventSettings: the stream's settings have changed.
 	eventSettings
 	// eventRetain: give up what retention allows.

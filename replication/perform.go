@@ -103,6 +103,7 @@ func (r *Replica) commit(lsn chunk.LSN, next chunk.Offset) {
 	for t.waiting.len() > 0 && t.waiting.first().lsn <= lsn {
 		r.give(t.waiting.pop().batch, nil)
 	}
+	r.answerOwed(lsn)
 	if t.rolled != 0 && t.rolled <= lsn {
 		t.rolled, t.retainWant = 0, true // E3 may allow more now
 	}

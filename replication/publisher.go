@@ -170,6 +170,17 @@ func (ps *publishers) find(name string) *reference {
 	return ps.named[name]
 }
 
+// sessions returns how many sessions each reference has.
+func (ps *publishers) sessions() map[string]int {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	list := make(map[string]int, len(ps.named))
+	for name, ref := range ps.named {
+		list[name] = len(ref.sessions)
+	}
+	return list
+}
+
 // count returns how many sessions with a reference there are.
 func (ps *publishers) count() int {
 	ps.mu.Lock()

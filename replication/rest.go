@@ -159,6 +159,8 @@ func (e *event) refuse(err error) {
 		e.sequence(0, false, err)
 	case e.offset != nil:
 		e.offset(0, false, err)
+	case e.operate != nil:
+		e.operate(err)
 	case e.report != nil:
 		e.report(nil, err)
 	case e.done != nil:

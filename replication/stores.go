@@ -122,6 +122,16 @@ func (s *stores) forget() {
 	}
 }
 
+// drop forgets what was stored under a reference, unless a store has come that
+// no turn has taken over.
+func (s *stores) drop(reference string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.latest[reference]; e != nil && !e.changed {
+		delete(s.latest, reference)
+	}
+}
+
 // stored counts the stores since the node's start.
 func (s *stores) stored() uint64 {
 	s.mu.Lock()

@@ -109,6 +109,7 @@ type turns struct {
 	retainWant bool         // retention may allow something
 	ageWant    bool         // the log may be due to roll by age
 	unused     []*reference // that may have lost their last session
+	owed       []owedChange // of operators, in the order of their places
 
 	closing, removing []func(error)
 	active            time.Time     // when something was last committed
