@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/manifest"
 	"github.com/millrace/millrace/segstore/plan"
-	"github.com/millrace/millrace/segstore/vfs"
 )
 
 // ErrStale reports a piece of compaction whose sources are not the log's any
@@ -33,18 +31,7 @@ var ErrStale = errors.New("segstore: compaction was overtaken")
 // A Compaction is used by one goroutine at a time.
 type Compaction struct {
 	plan.Compaction
-	log     *Log
-	sources []*segment
-	old     []manifest.Summary
-	cuts    uint64 // of the log when the work was planned
-
-	out   manifest.Summary
-	index sparse
-	file  vfs.File
-	// buffer holds what is copied and not written yet; it goes to the file at
-	// out.Size less its own length.
-	buffer   []byte
-	unsynced int64
+	rewriting
 
 	source *handle // open file of sources[at]
 	walk   *walker
@@ -53,16 +40,7 @@ type Compaction struct {
 	next   chunk.Offset
 	digest chunk.Digest
 	lsn    chunk.LSN // of the last chunk read
-	done   bool
 }
-
-const (
-	// copyBuffer is how much a Compaction collects before it writes.
-	copyBuffer = 256 << 10
-	// copySync is how much it writes before it syncs, so that the last sync of a
-	// big file does not hold up those that publishers wait for.
-	copySync = 16 << 20
-)
 
 // CompactionStats counts what compaction has done to a log since it was opened,
 // and what it could do.
@@ -88,7 +66,7 @@ func (l *Log) Compact() (job *Compaction, until chunk.LSN) {
 		return nil, 0
 	}
 	l.retryRemovals()
-	if !l.tracking.Known() {
+	if !l.tracking.Known() || l.rewriting() {
 		return nil, 0
 	}
 	in := l.compactInput()
@@ -104,16 +82,8 @@ func (l *Log) Compact() (job *Compaction, until chunk.LSN) {
 		return nil, c.Until
 	}
 	old := in.Segments[c.From:c.To]
-	generation := uint32(0)
-	for i := range old {
-		generation = max(generation, old[i].Generation)
-	}
-	job = &Compaction{
-		Compaction: c, log: l, old: old, cuts: l.cuts.Load(),
-		sources: l.layout.Load().segments[c.From:c.To],
-		out:     manifest.Replacing(old, generation+1),
-		next:    old[0].BaseOffset, digest: old[0].DigestBefore, lsn: old[0].FirstLSN - 1,
-	}
+	job = &Compaction{Compaction: c, next: old[0].BaseOffset, digest: old[0].DigestBefore, lsn: old[0].FirstLSN - 1}
+	l.rewrite(&job.rewriting, l.layout.Load().segments[c.From:c.To], old)
 	return job, 0
 }
 
@@ -136,9 +106,6 @@ func (l *Log) compactInput() plan.CompactInput {
 	}
 	return in
 }
-
-// Log returns the log that is worked on.
-func (c *Compaction) Log() *Log { return c.log }
 
 // Step reads at least bytes bytes of the sources, unless the work ends before,
 // and copies what stays. done tells that the new file is whole and durable, and
@@ -240,76 +207,7 @@ func (c *Compaction) take(h *chunk.Header, head, data []byte) error {
 		return nil
 	}
 	c.next, c.digest = h.Next(), h.DigestAfter()
-	var kept chunk.Header
-	c.buffer, kept = chunk.Strip(c.log.inc, c.buffer, head, h)
-	c.buffer = append(c.buffer, data...)
-	c.index.note(&kept, c.out.Size)
-	c.out.Keep(&kept)
-	if len(c.buffer) < copyBuffer {
-		return nil
-	}
-	return c.flush()
-}
-
-// flush writes what has been collected.
-func (c *Compaction) flush() error {
-	if c.file == nil {
-		// A leftover of the same name is of a piece of work that was given up in
-		// this run: no record names it.
-		f, err := c.log.store.fs.OpenFile(c.path(), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
-		if err != nil {
-			return err
-		}
-		c.file = f
-	}
-	if len(c.buffer) == 0 {
-		return nil
-	}
-	_, err := c.file.WriteAt(c.buffer, c.out.Size-int64(len(c.buffer)))
-	c.unsynced += int64(len(c.buffer))
-	c.buffer = c.buffer[:0]
-	if err != nil || c.unsynced < copySync {
-		return err
-	}
-	return c.sync()
-}
-
-func (c *Compaction) path() string { return c.log.file(segmentFile(c.out.Name())) }
-
-// finish makes the new file whole and durable. The chunks are synced before the
-// footer is written, so that a footer vouches for them even where no record does
-// (a lost MANIFEST is rebuilt from footers).
-func (c *Compaction) finish() error {
-	if err := errors.Join(c.out.Check(), c.out.Replaces(c.old)); err != nil {
-		return err
-	}
-	if err := c.flush(); err != nil {
-		return err
-	}
-	if c.unsynced > 0 {
-		if err := c.sync(); err != nil {
-			return err
-		}
-	}
-	if _, err := c.file.WriteAt(manifest.AppendFooter(nil, &c.out), c.out.Size); err != nil {
-		return err
-	}
-	if err := c.sync(); err != nil {
-		return err
-	}
-	err := c.file.Close()
-	c.log.store.syncer.Forget(c.file)
-	c.file = nil
-	if err = errors.Join(err, c.log.store.fs.SyncDir(c.log.dir)); err != nil {
-		return err
-	}
-	c.buffer, c.done = nil, true
-	return nil
-}
-
-func (c *Compaction) sync() error {
-	c.unsynced = 0
-	return await(c.log.store.syncer, func(done func(error)) { c.log.store.syncer.Submit(c.file, done) })
+	return c.keepStripped(h, head, data)
 }
 
 // explain turns a failure to read a source into what it means: the source is not
@@ -332,14 +230,8 @@ func (c *Compaction) explain(at int64, err error) error {
 // may be called after any error, and does nothing after Install.
 func (c *Compaction) Abandon() {
 	c.leave()
-	if c.file != nil {
-		c.log.store.syncer.Forget(c.file)
-		_ = c.file.Close()
-	}
-	if c.file != nil || c.done {
-		_ = c.log.store.fs.Remove(c.path()) // what stays is removed at the next start
-	}
-	c.file, c.done, c.at = nil, false, len(c.sources)
+	c.at = len(c.sources)
+	c.abandon()
 }
 
 // Install makes a finished piece of compaction part of the log: one record, then
@@ -348,64 +240,11 @@ func (c *Compaction) Abandon() {
 // Errors: ErrStale, then the work was for nothing; what the disk says. The new
 // file is removed unless a record may name it.
 func (l *Log) Install(c *Compaction) error {
-	if !c.done || c.log != l {
-		panic("segstore: Install of a compaction that is not finished, or of another log")
-	}
-	if err := l.Err(); err != nil {
-		c.Abandon()
+	if err := l.install(&c.rewriting); err != nil {
 		return err
 	}
-	record := manifest.Record{Kind: manifest.KindReplaced, Summary: c.out}
-	for i := range c.old {
-		record.Old = append(record.Old, c.old[i].Name())
-	}
-	after := l.state
-	// Recovery, which every cut is, has removed the file.
-	if c.cuts != l.cuts.Load() || after.Apply(&record) != nil {
-		c.Abandon()
-		return l.wrap("install "+c.out.Name().String(), ErrStale)
-	}
-	if err := l.records.append(&record); err != nil {
-		if l.records.broken != nil {
-			c.done = false // a record may name the file: it must stay
-		}
-		c.Abandon()
-		return l.condemn(l.wrap("install "+c.out.Name().String(), err), l.records.broken)
-	}
-	l.state = after
-	l.adopted(c)
-	return nil
-}
-
-// adopted shows readers the new segment and lets the old ones go.
-func (l *Log) adopted(c *Compaction) {
-	s := &segment{log: l, name: c.out.Name(), base: c.out.BaseOffset}
-	s.end.Store(c.out.Size)
-	s.synced.Store(c.out.Size)
-	s.summary.Store(&c.out)
-	if c.index.len() > 0 {
-		_ = writeCache(l.store.fs, s.indexPath(), encodeIndex(l.inc, &c.index))
-	}
-	before := l.layout.Load().segments
-	segments := make([]*segment, 0, len(before))
-	for _, b := range before {
-		switch {
-		case b == c.sources[0]:
-			segments = append(segments, s)
-		case b.name.FirstLSN < s.name.FirstLSN || b.name.FirstLSN > c.out.LastLSN:
-			segments = append(segments, b)
-		}
-	}
-	l.publish(segments)
-	for _, g := range c.sources {
-		g.gone.Store(true)
-		l.store.handles.drop(g)
-		l.removals = append(l.removals, removal{segmentFile(g.name), g}, removal{indexFile(g.name), nil})
-	}
-	c.done = false
 	l.compacted(c)
-	l.retryRemovals()
-	l.compactRecords()
+	return nil
 }
 
 // compacted counts a piece of compaction.

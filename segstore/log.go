@@ -49,7 +49,8 @@ type Log struct {
 	buffers   [][]byte        // for one write, reused
 	removals  []removal       // files that could not be removed yet
 	check     checkpointing
-	unread    bool // the last recovery has failed: the fields above say nothing
+	rewriter  *rewriting // the last one that was begun
+	unread    bool       // the last recovery has failed: the fields above say nothing
 
 	// layout is what readers see of the files.
 	layout atomic.Pointer[layout]

@@ -26,13 +26,9 @@ func Replacing(old []Summary, generation uint32) Summary {
 	return s
 }
 
-// Keep counts a user chunk that is written to the new file at position Size, as
-// it is there: stripped or not.
-func (s *Summary) Keep(h *chunk.Header) {
-	s.addUser(h)
-	s.Chain = chain(s.Chain, h.HeadCRC)
-	s.Size += int64(h.Length())
-}
+// Keep counts a chunk that is written to the new file at position Size, as it is
+// there: stripped or not.
+func (s *Summary) Keep(h *chunk.Header) { s.count(h) }
 
 // Drop notes a control chunk that does not go to the new file.
 func (s *Summary) Drop(h *chunk.Header) { s.DroppedLSN = max(s.DroppedLSN, h.LSN) }

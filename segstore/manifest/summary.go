@@ -89,11 +89,16 @@ func NewSummary(inc chunk.Incarnation, generation uint32, h *chunk.Header) Summa
 // that it continues the log; before is the epoch of the chunk before it, so
 // that an epoch's line is known although a segment starts with it.
 func (s *Summary) Add(h *chunk.Header, before chunk.Epoch) {
-	place := Place{LSN: h.LSN, Position: s.Size}
 	if h.Epoch != before {
 		s.Lines = append(s.Lines, EpochLine{Epoch: h.Epoch, LSN: h.LSN, Offset: h.BaseOffset})
 	}
 	s.LastLSN, s.LastEpoch, s.NextOffset = h.LSN, h.Epoch, h.Next()
+	s.count(h)
+}
+
+// count takes a chunk at position Size into what is counted of each kind.
+func (s *Summary) count(h *chunk.Header) {
+	place := Place{LSN: h.LSN, Position: s.Size}
 	length := int64(h.Length())
 	switch h.Type {
 	case chunk.User:
