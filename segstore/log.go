@@ -70,8 +70,9 @@ type Log struct {
 	run     uint64 // counts recoveries and cuts: a sync asked for before says nothing after
 	// compaction counts; its BytesPinned are those of the last look.
 	compaction CompactionStats
-	poison     error // a failed sync
-	damage     error // what makes the end of the log unproven
+	repaired   uint64 // segments, since the log was opened
+	poison     error  // a failed sync
+	damage     error  // what makes the end of the log unproven
 	isClosed   bool
 }
 
@@ -257,10 +258,7 @@ func (l *Log) Segments() []SegmentInfo {
 	segments := l.layout.Load().segments
 	infos := make([]SegmentInfo, 0, len(segments))
 	for _, s := range segments {
-		info := SegmentInfo{Damage: s.damage.Load()}
-		if info.Damage == nil {
-			info.Damage = s.found.Load()
-		}
+		info := SegmentInfo{Damage: s.harm()}
 		if sealed := s.summary.Load(); sealed != nil {
 			info.Summary, info.Sealed = *sealed, true
 		} else {
@@ -293,6 +291,10 @@ type Stats struct {
 	TrackingBound int64
 	DiskBytes     int64
 	Compaction    CompactionStats
+	// Damaged counts sealed segments that are known to be damaged, Repaired those
+	// that were fetched from another replica since the log was opened.
+	Damaged  int
+	Repaired uint64
 	// Err is what Log.Err tells.
 	Err error
 }
@@ -301,7 +303,7 @@ type Stats struct {
 func (l *Log) Stats() Stats {
 	infos := l.Segments()
 	l.mu.Lock()
-	st := Stats{Tail: l.tail, Durable: l.durable, Next: l.next, Err: l.err()}
+	st := Stats{Tail: l.tail, Durable: l.durable, Next: l.next, Repaired: l.repaired, Err: l.err()}
 	l.mu.Unlock()
 	st.Commit, st.First, st.Segments = l.Commit(), l.First(), len(infos)
 	st.Compaction = l.compactionOf(infos)
@@ -309,6 +311,9 @@ func (l *Log) Stats() Stats {
 	for i := range infos {
 		s := &infos[i]
 		summaries[i] = s.Summary
+		if s.Damage != nil {
+			st.Damaged++
+		}
 		st.Records += s.Records
 		st.UserChunks += s.UserChunks
 		st.UserBytes += s.UserBytes

@@ -45,6 +45,14 @@ func (s *segment) mayHold(h *chunk.Header) bool {
 	return h.LSN >= s.name.FirstLSN && h.BaseOffset >= s.base && (sum == nil || h.LSN <= sum.LastLSN && h.Next() <= sum.NextOffset)
 }
 
+// harm returns the damage that is known of a sealed segment, nil if none is.
+func (s *segment) harm() *DamageError {
+	if d := s.damage.Load(); d != nil {
+		return d
+	}
+	return s.found.Load()
+}
+
 // dirty: the file holds bytes that no sync has covered.
 func (s *segment) dirty() bool { return s.summary.Load() == nil && s.end.Load() != s.synced.Load() }
 

@@ -189,8 +189,9 @@ func (s *Store) quarantineName(name string) (string, error) {
 	}
 }
 
-// keepCopy copies a file to quarantine, durably.
-func (s *Store) keepCopy(name string) error {
+// keepCopy copies a file to quarantine, durably. Where the disk does not give
+// its bytes there is no copy, or, with holes, one that has zeros in their place.
+func (s *Store) keepCopy(name string, holes bool) error {
 	to, err := s.quarantineName(name)
 	if err != nil {
 		return err
@@ -200,28 +201,44 @@ func (s *Store) keepCopy(name string) error {
 		return err
 	}
 	defer func() { _ = from.Close() }()
-	size, err := from.Size()
-	if err != nil {
-		return err
-	}
 	f, err := s.fs.OpenFile(to, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
 	}
-	buffer := make([]byte, 1<<20)
-	for at := int64(0); at < size && err == nil; {
-		n, readErr := from.ReadAt(buffer[:min(int64(len(buffer)), size-at)], at)
-		if n == 0 {
-			err = readErr // an unreadable stretch: the copy would not be one
-			break
-		}
-		_, err = f.WriteAt(buffer[:n], at)
-		at += int64(n)
-	}
-	if err == nil {
+	if err = copyFile(f, from, holes); err == nil {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close(), s.fs.SyncDir(path.Join(s.dir, quarantineDir)))
+}
+
+// copyFile copies a file's bytes by buffers, and by sectors where one can't be
+// read as a whole.
+func copyFile(to, from vfs.File, holes bool) error {
+	const sector = 4096
+	size, err := from.Size()
+	if err != nil {
+		return err
+	}
+	buffer := make([]byte, 1<<20)
+	for at, most := int64(0), len(buffer); at < size; {
+		n, err := from.ReadAt(buffer[:min(int64(most), size-at)], at)
+		switch {
+		case n > 0:
+		case !holes:
+			return err
+		case most > sector:
+			most = sector
+			continue
+		default:
+			n = int(min(sector, size-at))
+			clear(buffer[:n])
+		}
+		if _, err := to.WriteAt(buffer[:n], at); err != nil {
+			return err
+		}
+		at += int64(n)
+	}
+	return nil
 }
 
 // Journal returns the node journal.

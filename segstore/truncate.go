@@ -79,7 +79,7 @@ func (l *Log) DropDamaged() (Recovery, error) {
 	}
 	n := l.Tail().LSN
 	if d.File != l.dir { // else no file holds what is missing
-		if err := l.store.keepCopy(d.File); err != nil {
+		if err := l.store.keepCopy(d.File, false); err != nil {
 			return Recovery{}, l.wrap("keep a copy of the damaged file", err)
 		}
 	}
