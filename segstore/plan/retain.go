@@ -34,9 +34,22 @@ type RetainInput struct {
 // start below at which it is allowed.
 func Retain(in *RetainInput) int {
 	starts := unitStarts(in.Segments)
-	keep := len(starts) - 1 // index of the first unit that is kept
-	if keep <= 0 {
+	keep, _ := wanted(in, starts)
+	for keep > 0 && !MayStart(in, starts[keep]) {
+		keep--
+	}
+	if len(starts) == 0 {
 		return 0
+	}
+	return starts[keep]
+}
+
+// wanted returns the first unit that the policy keeps, whatever E3 says, and why
+// what is before it should go.
+func wanted(in *RetainInput, starts []int) (keep int, why Verdict) {
+	keep = len(starts) - 1
+	if keep <= 0 {
+		return 0, Stays
 	}
 	for keep > 0 && userBytes(in.Segments, starts, keep) == 0 && !expired(in, starts, keep-1) {
 		keep--
@@ -44,16 +57,16 @@ func Retain(in *RetainInput) int {
 	bytes := userBytes(in.Segments, starts, keep)
 	for keep > 0 {
 		older := userBytes(in.Segments, starts, keep-1)
-		if in.Policy.BytesMax > 0 && bytes+older > in.Policy.BytesMax || expired(in, starts, keep-1) {
-			break
+		if expired(in, starts, keep-1) {
+			return keep, TooOld
+		}
+		if in.Policy.BytesMax > 0 && bytes+older > in.Policy.BytesMax {
+			return keep, TooMuch
 		}
 		bytes += older
 		keep--
 	}
-	for keep > 0 && !MayStart(in, starts[keep]) {
-		keep--
-	}
-	return starts[keep]
+	return 0, Stays
 }
 
 // unitStarts returns the indices of the segments with which units begin. What is
@@ -99,17 +112,26 @@ func expired(in *RetainInput, starts []int, unit int) bool {
 // MayStart tells whether the log may start at a segment (E3): everything before
 // is sealed and committed, and a complete snapshot lies at or after it, at or
 // below the commit and the durable tail.
-func MayStart(in *RetainInput, segment int) bool {
+func MayStart(in *RetainInput, segment int) bool { return holds(in, segment) == HoldNone }
+
+// holds tells what keeps the log from starting at a segment.
+func holds(in *RetainInput, segment int) Hold {
 	if segment == 0 {
-		return true
+		return HoldNone
 	}
 	if segment >= len(in.Segments) || in.Segments[segment-1].LastLSN > in.Commit {
-		return false
+		return HoldUncommitted
 	}
 	for i := segment; i < len(in.Segments); i++ {
-		if last := in.Segments[i].SnapshotLast.LSN; last != 0 {
-			return last <= in.Commit && last <= in.Durable
+		switch last := in.Segments[i].SnapshotLast.LSN; {
+		case last == 0:
+		case last > in.Commit:
+			return HoldSnapshotUncommitted
+		case last > in.Durable:
+			return HoldSnapshotUnsynced
+		default:
+			return HoldNone
 		}
 	}
-	return false
+	return HoldNoSnapshot
 }
