@@ -250,6 +250,9 @@ func (s *Store) Dir() string { return s.dir }
 // FreeSpace returns the bytes that may still be written to the disk.
 func (s *Store) FreeSpace() (uint64, error) { return s.fs.FreeSpace(s.dir) }
 
+// Capacity returns the size in bytes of the disk that holds the store.
+func (s *Store) Capacity() (uint64, error) { return s.fs.Capacity(s.dir) }
+
 // Stream is a stream that has files here.
 type Stream struct {
 	// Hash is Hash of the stream's name.

@@ -214,6 +214,14 @@ func (f *Faulty) FreeSpace(dir string) (uint64, error) {
 	return f.FS.FreeSpace(dir)
 }
 
+// Capacity implements FS.
+func (f *Faulty) Capacity(dir string) (uint64, error) {
+	if _, err := f.strike(OpFreeSpace, dir); err != nil {
+		return 0, err
+	}
+	return f.FS.Capacity(dir)
+}
+
 // Lock implements FS.
 func (f *Faulty) Lock(name string) (io.Closer, error) {
 	if _, err := f.strike(OpLock, name); err != nil {

@@ -319,6 +319,16 @@ func (m *Mem) FreeSpace(dir string) (uint64, error) {
 	return uint64(max(m.capacity-m.used, 0)), nil
 }
 
+// Capacity implements FS: Limit.
+func (m *Mem) Capacity(dir string) (uint64, error) {
+	m.begin(OpFreeSpace, dir)
+	defer m.mu.Unlock()
+	if m.capacity == 0 {
+		return 1 << 40, nil
+	}
+	return uint64(m.capacity), nil
+}
+
 // Lock implements FS.
 func (m *Mem) Lock(name string) (io.Closer, error) {
 	m.begin(OpLock, name)

@@ -87,11 +87,21 @@ func (OS) SyncDir(dir string) error {
 
 // FreeSpace implements FS.
 func (OS) FreeSpace(dir string) (uint64, error) {
-	var st unix.Statfs_t
+	st, err := statfs(dir)
+	return st.Bavail * uint64(st.Bsize), err
+}
+
+// Capacity implements FS.
+func (OS) Capacity(dir string) (uint64, error) {
+	st, err := statfs(dir)
+	return st.Blocks * uint64(st.Bsize), err
+}
+
+func statfs(dir string) (st unix.Statfs_t, err error) {
 	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, &fs.PathError{Op: "statfs", Path: dir, Err: err}
+		return unix.Statfs_t{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	return st.Bavail * uint64(st.Bsize), nil
+	return st, nil
 }
 
 // Lock implements FS by flock, which the kernel drops when the process dies.

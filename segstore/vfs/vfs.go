@@ -34,6 +34,8 @@ type FS interface {
 	SyncDir(dir string) error
 	// FreeSpace returns the bytes that a plain process may still write.
 	FreeSpace(dir string) (uint64, error)
+	// Capacity returns the size in bytes of the disk that holds a directory.
+	Capacity(dir string) (uint64, error)
 	// Lock takes an exclusive lock on a file, made if missing, until Close;
 	// it fails with ErrLocked at once when the lock is held.
 	Lock(name string) (io.Closer, error)
