@@ -146,3 +146,23 @@ func (r *Replica) Stats() Stats {
 	}
 	return st
 }
+
+// Segments describes the segments of the present run's log. Error:
+// ErrUnavailable.
+func (r *Replica) Segments() ([]segstore.SegmentFigures, error) {
+	log := r.log.Load()
+	if log == nil {
+		return nil, ErrUnavailable
+	}
+	return log.SegmentFigures(), nil
+}
+
+// TimestampAt returns when the record with an offset was written, and whether
+// it is in the log. Errors: ErrUnavailable, those of segstore.Log.TimestampAt.
+func (r *Replica) TimestampAt(o chunk.Offset) (chunk.Timestamp, bool, error) {
+	log := r.log.Load()
+	if log == nil {
+		return 0, false, ErrUnavailable
+	}
+	return log.TimestampAt(o)
+}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sort"
 
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/manifest"
@@ -88,6 +87,51 @@ func (l *Log) OffsetAfter(lsn chunk.LSN) (chunk.Offset, error) {
 	return o, err
 }
 
+// TimestampAt returns the timestamp of the user chunk that holds an offset; ok is
+// false if no chunk of the log does. It reads heads alone, from the index's
+// place on.
+//
+// Errors: a *DamageError, ErrClosed, what the disk says.
+func (l *Log) TimestampAt(o chunk.Offset) (at chunk.Timestamp, ok bool, err error) {
+	at, ok, err = l.timestampAt(o)
+	for tries := 1; errors.Is(err, errMoved) && tries < triesMax; tries++ {
+		at, ok, err = l.timestampAt(o)
+	}
+	if err != nil {
+		err = l.wrap("look for offset "+o.String(), err)
+	}
+	return at, ok, err
+}
+
+func (l *Log) timestampAt(o chunk.Offset) (chunk.Timestamp, bool, error) {
+	if l.closed() {
+		return 0, false, ErrClosed
+	}
+	_, next := l.end() // before the layout, which then holds all that is below
+	lay := l.layout.Load()
+	if o < lay.start.Offset || o >= next {
+		return 0, false, nil
+	}
+	i := lay.at(o)
+	if i < 0 {
+		return 0, false, nil
+	}
+	r := &Reader{log: l, segment: lay.segments[i], cuts: l.cuts.Load()}
+	if d := r.segment.damage.Load(); d != nil {
+		return 0, false, d
+	}
+	_, h, err := r.segment.find(
+		func(e indexEntry) bool { return e.base <= o },
+		func(h *chunk.Header) bool { return h.Type == chunk.User && h.Contains(o) })
+	switch {
+	case errors.Is(err, io.EOF):
+		return 0, false, errMoved // it was cut, or replaced, meanwhile
+	case err != nil:
+		return 0, false, r.explain(err)
+	}
+	return h.Timestamp, true, nil
+}
+
 // nextOffset returns the offset that the first record from the Reader's LSN on
 // has.
 func (r *Reader) nextOffset() (chunk.Offset, error) {
@@ -166,7 +210,7 @@ func (r *Reader) startDamaged(s *segment) bool {
 }
 
 func (r *Reader) toOffset(lay *layout, o chunk.Offset) error {
-	i := sort.Search(len(lay.segments), func(i int) bool { return lay.segments[i].base > o }) - 1
+	i := lay.at(o)
 	if i < 0 {
 		return nil
 	}
@@ -367,6 +411,7 @@ func (s *segment) index(w *walker) (index, error) {
 	}
 	if !s.gone.Load() {
 		_ = writeCache(fsys, s.indexPath(), encodeIndex(s.log.inc, x))
+		s.indexBytes.Store(0)
 	}
 	return x, nil
 }

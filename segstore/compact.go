@@ -83,6 +83,7 @@ func (l *Log) Compact() (job *Compaction, until chunk.LSN) {
 	}
 	old := in.Segments[c.From:c.To]
 	job = &Compaction{Compaction: c, next: old[0].BaseOffset, digest: old[0].DigestBefore, lsn: old[0].FirstLSN - 1}
+	job.dropped = c.DroppedBytes
 	l.rewrite(&job.rewriting, l.layout.Load().segments[c.From:c.To], old)
 	return job, 0
 }
@@ -273,14 +274,19 @@ func (l *Log) failed(err error) {
 func (l *Log) Compaction() CompactionStats { return l.compactionOf(l.Segments()) }
 
 func (l *Log) compactionOf(infos []SegmentInfo) CompactionStats {
-	in := plan.CompactInput{Commit: l.Commit(), Durable: l.Durable().LSN}
+	droppable := plan.Droppable(l.droppableInput(infos))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st := l.compaction
+	st.BytesDroppable = droppable
+	return st
+}
+
+func (l *Log) droppableInput(infos []SegmentInfo) *plan.CompactInput {
+	in := &plan.CompactInput{Commit: l.Commit(), Durable: l.Durable().LSN}
 	for i := range infos {
 		in.Segments = append(in.Segments, infos[i].Summary)
 		in.Unreadable = append(in.Unreadable, infos[i].Damage != nil)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	st := l.compaction
-	st.BytesDroppable = plan.Droppable(&in)
-	return st
+	return in
 }

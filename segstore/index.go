@@ -73,6 +73,26 @@ func (x *sparse) note(h *chunk.Header, position int64) {
 	x.add(indexEntry{base: h.BaseOffset, lsn: h.LSN, timestamp: h.Timestamp, position: position})
 }
 
+// noIndex is the size of an index file that is not there.
+const noIndex = -1
+
+// indexSize returns the bytes that the segment's index takes, in memory while
+// the segment is active and in its file then.
+func (s *segment) indexSize() int64 {
+	if x := s.sparse.Load(); x != nil {
+		return indexHeaderLength + indexEntryLength*int64(x.len())
+	}
+	n := s.indexBytes.Load()
+	if n == 0 {
+		n = noIndex // it is a cache, and may be missing
+		if info, err := s.log.store.fs.Stat(s.indexPath()); err == nil {
+			n = info.Size
+		}
+		s.indexBytes.Store(n)
+	}
+	return max(n, 0)
+}
+
 // entries is an index read from a file.
 type entries []indexEntry
 

@@ -249,16 +249,44 @@ type SegmentInfo struct {
 	// Damage is set if the segment can't be read as a whole, as far as that is
 	// known: from the start on, or since a reader has met it.
 	Damage *DamageError
+	// DroppedBytes have been gained by compaction since the log was opened.
+	DroppedBytes int64
+}
+
+// SegmentFigures is a segment with what costs a little more to know.
+type SegmentFigures struct {
+	SegmentInfo
+	IndexBytes int64
+	// DroppableBytes could be gained by compaction now, whether it is worth the
+	// work or not.
+	DroppableBytes int64
+}
+
+// SegmentFigures describes all segments from the log start on, for operators.
+func (l *Log) SegmentFigures() []SegmentFigures {
+	infos, segments := l.describe()
+	list := make([]SegmentFigures, len(infos))
+	for i := range infos {
+		list[i].SegmentInfo, list[i].IndexBytes = infos[i], segments[i].indexSize()
+	}
+	plan.DroppableBy(l.droppableInput(infos), func(i int, bytes int64) { list[i].DroppableBytes = bytes })
+	return list
 }
 
 // Segments describes all segments from the log start on.
 func (l *Log) Segments() []SegmentInfo {
+	infos, _ := l.describe()
+	return infos
+}
+
+// describe returns the segments as well, one for each description.
+func (l *Log) describe() ([]SegmentInfo, []*segment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	segments := l.layout.Load().segments
 	infos := make([]SegmentInfo, 0, len(segments))
 	for _, s := range segments {
-		info := SegmentInfo{Damage: s.harm()}
+		info := SegmentInfo{Damage: s.harm(), DroppedBytes: s.dropped.Load()}
 		if sealed := s.summary.Load(); sealed != nil {
 			info.Summary, info.Sealed = *sealed, true
 		} else {
@@ -266,7 +294,7 @@ func (l *Log) Segments() []SegmentInfo {
 		}
 		infos = append(infos, info)
 	}
-	return infos
+	return infos, segments
 }
 
 // Stats describes a log in figures. Bytes are those of chunks on disk.
@@ -290,6 +318,7 @@ type Stats struct {
 	// TrackingBound is what TrackingBytes may be at most (design 1).
 	TrackingBound int64
 	DiskBytes     int64
+	IndexBytes    int64 // in files beside the segments, and in memory for the active one
 	Compaction    CompactionStats
 	// Damaged counts sealed segments that are known to be damaged, Repaired those
 	// that were fetched from another replica since the log was opened.
@@ -301,7 +330,7 @@ type Stats struct {
 
 // Stats returns the figures of now.
 func (l *Log) Stats() Stats {
-	infos := l.Segments()
+	infos, segments := l.describe()
 	l.mu.Lock()
 	st := Stats{Tail: l.tail, Durable: l.durable, Next: l.next, Repaired: l.repaired, Err: l.err()}
 	l.mu.Unlock()
@@ -324,6 +353,7 @@ func (l *Log) Stats() Stats {
 		st.SequenceBytes += s.TrailerSequenceBytes + s.SnapshotSequenceBytes
 		st.TrackingBytes += s.TrackingBytes()
 		st.DiskBytes += s.Size
+		st.IndexBytes += segments[i].indexSize()
 	}
 	st.TrackingBound = plan.TrackingBound(summaries)
 	return st

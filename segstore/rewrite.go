@@ -28,6 +28,7 @@ type rewriting struct {
 	// out.Size less its own length.
 	buffer   []byte
 	unsynced int64
+	dropped  int64 // bytes that the file is smaller than what it replaces
 	done     bool
 	// over: it was installed or given up.
 	over atomic.Bool
@@ -209,6 +210,10 @@ func (l *Log) adopted(w *rewriting) {
 	s.end.Store(w.out.Size)
 	s.synced.Store(w.out.Size)
 	s.summary.Store(&w.out)
+	s.dropped.Store(w.dropped)
+	for _, g := range w.sources {
+		s.dropped.Add(g.dropped.Load())
+	}
 	if w.index.len() > 0 {
 		_ = writeCache(l.store.fs, s.indexPath(), encodeIndex(l.inc, &w.index))
 	}

@@ -30,8 +30,14 @@ type segment struct {
 	damage atomic.Pointer[DamageError]
 	// found is the first damage that a reader met in a sealed segment whose
 	// other chunks go on being read.
-	found   atomic.Pointer[DamageError]
-	checked checkedSet
+	found atomic.Pointer[DamageError]
+	// dropped counts what compaction has taken from the segment, and from those
+	// that were merged into it, since the log was opened.
+	dropped atomic.Int64
+	// indexBytes is the size of a sealed segment's index file or noIndex, 0 until
+	// it is asked for.
+	indexBytes atomic.Int64
+	checked    checkedSet
 }
 
 func (s *segment) path() string { return s.log.file(segmentFile(s.name)) }
@@ -66,6 +72,12 @@ type layout struct {
 // or, behind all, would be; −1 without any segment or below the first.
 func (l *layout) holding(lsn chunk.LSN) int {
 	return sort.Search(len(l.segments), func(i int) bool { return l.segments[i].name.FirstLSN > lsn }) - 1
+}
+
+// at returns the index of the segment in which the record with that offset is
+// or, behind all, would be; −1 as holding.
+func (l *layout) at(o chunk.Offset) int {
+	return sort.Search(len(l.segments), func(i int) bool { return l.segments[i].base > o }) - 1
 }
 
 // checkedBlock is the unit in which data read from disk is remembered as

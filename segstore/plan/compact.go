@@ -92,13 +92,19 @@ func Compact(in *CompactInput) Compaction {
 // Droppable returns how many bytes compaction could drop now, whether it is
 // worth the work or not.
 func Droppable(in *CompactInput) (n int64) {
+	DroppableBy(in, func(_ int, bytes int64) { n += bytes })
+	return n
+}
+
+// DroppableBy tells of each segment with something droppable, by its index, what
+// that is.
+func DroppableBy(in *CompactInput, each func(segment int, bytes int64)) {
 	most, _ := compactable(in)
 	for i := range most {
-		if in.readable(i) {
-			n += droppable(&in.Segments[i])
+		if n := droppable(&in.Segments[i]); n > 0 && in.readable(i) {
+			each(i, n)
 		}
 	}
-	return n
 }
 
 // TrackingBytes returns what stored offsets take on disk.
