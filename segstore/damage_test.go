@@ -239,3 +239,73 @@ func TestHandles_keepDirtyFiles(t *testing.T) {
 		t.Errorf("%d files are open", f.store.handles.count())
 	}
 }
+
+// An unsealed file that is lost as a whole takes with it all that its chunks say
+// of what was durable. The journal has heard of it with the first sync.
+func TestDamage_unsealedFileLostBehindItsFirstSync(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		write func(f *fixture) (file string, first chunk.LSN)
+	}{
+		{"the stream's first file", func(f *fixture) (string, chunk.LSN) {
+			f.publish(2, 20)
+			f.sync()
+			f.publish(2, 20)
+			f.sync()
+			return segmentOf(1), 1
+		}},
+		{"a later file", func(f *fixture) (string, chunk.LSN) {
+			f.publish(3, 20)
+			f.sync()
+			f.roll(true)
+			f.publish(1, 20)
+			f.sync()
+			return segmentOf(5), 5
+		}},
+		{"the file behind a cut", func(f *fixture) (string, chunk.LSN) {
+			f.publish(3, 20)
+			f.sync()
+			f.roll(true)
+			f.publish(3, 20)
+			f.must(f.log.syncNow())
+			_, err := f.log.Truncate(4)
+			f.must(err)
+			f.roll(true)
+			f.sync()
+			return segmentOf(5), 5
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := memFixture(t)
+			file, first := c.write(f)
+			f.must(awaited(func(done func(error)) { f.store.journal.Promise(testIncarnation, 1, done) })) // behind the mark
+			f.must(f.fs.Remove(f.log.file(file)))
+			f.kill()
+			f.wantDamage(first)
+			f.restart()
+			f.wantDamage(first)
+		})
+	}
+}
+
+// A cut takes the mark of what it cuts back, however close the first sync was.
+func TestDamage_cutRightBehindTheFirstSync(t *testing.T) {
+	for range 50 {
+		f := memFixture(t)
+		f.publish(3, 20)
+		f.sync()
+		f.roll(true)
+		f.publish(3, 20)
+		answered := make(chan error, 1)
+		f.log.Sync(func(_ chunk.Tail, err error) { answered <- err })
+		_, err := f.log.Truncate(4)
+		f.must(err)
+		must(t, <-answered)
+		f.kill()
+		if f.log.Err() != nil || f.log.Tail().LSN != 4 {
+			t.Fatalf("tail %s, %v", f.log.Tail(), f.log.Err())
+		}
+		f.log.shut()
+		f.must(f.store.Close())
+	}
+}

@@ -145,7 +145,7 @@ func TestJournal_damage(t *testing.T) {
 		lost   bool
 	}{
 		{"torn", func(b []byte) []byte { return b[:len(b)-1] }, false},
-		{"torn to zeros", func(b []byte) []byte { clear(b[len(b)-20:]); return b }, false},
+		{"torn to zeros", func(b []byte) []byte { clear(b[len(b)-30:]); return b }, false},
 		{"garbage behind it", func(b []byte) []byte { return append(bytes.Clone(b), "garbage that is no record"...) }, false},
 		{"flipped first", func(b []byte) []byte { b[12] ^= 1; return b }, true},
 		{"flipped middle", func(b []byte) []byte { b[60] ^= 1; return b }, true},

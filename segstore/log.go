@@ -67,7 +67,8 @@ type Log struct {
 	tail    chunk.Tail
 	next    chunk.Offset
 	durable chunk.Tail
-	run     uint64 // counts recoveries and cuts: a sync asked for before says nothing after
+	marked  chunk.LSN // the durable mark that the journal was told when it last was
+	run     uint64    // counts recoveries and cuts: a sync asked for before says nothing after
 	// compaction counts; its BytesPinned are those of the last look.
 	compaction CompactionStats
 	repaired   uint64 // segments, since the log was opened

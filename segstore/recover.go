@@ -458,7 +458,7 @@ func (r *recovery) openTail() error {
 	r.track(segments)
 	r.proveCommit()
 	l.mu.Lock()
-	l.durable = l.tail
+	l.durable, l.marked = l.tail, l.tail.LSN // see remember
 	l.mu.Unlock()
 	r.Tail = l.tail
 	if err := r.remember(); err != nil {

@@ -265,7 +265,7 @@ func forged(t *testing.T, chunks []byte, kind chunk.Type) (out []byte) {
 			head, body, _ := builder.Finish(&meta)
 			out, done = append(append(out, head...), body...), true
 		default:
-			meta.Trailer = append(meta.Trailer, meta.Trailer...)
+			meta.Trailer = nil
 			head, _ := chunk.BuildControl(kind, &meta, nil)
 			out, done = append(out, head...), true
 		}

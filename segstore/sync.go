@@ -60,6 +60,9 @@ func (l *Log) Sync(done func(durable chunk.Tail, err error)) {
 func (r *syncRequest) finish(err error) {
 	l, done := r.log, r.done
 	durable, err := l.synced(r.segment, r.tail, r.end, r.run, err)
+	if err == nil {
+		l.markFirst(r.segment)
+	}
 	l.store.handles.release(r.handle)
 	answer := r.answer
 	*r = syncRequest{answer: answer}
@@ -88,6 +91,23 @@ func (l *Log) synced(s *segment, tail chunk.Tail, end int64, run uint64, err err
 		s.synced.Store(end)
 	}
 	return l.durable, nil
+}
+
+// markFirst writes the durable mark to the journal when the first chunks of a
+// segment have become durable: from then on its file is missed if it is lost as
+// a whole, with all that its chunks say of what was synced. Nobody waits for
+// that.
+//
+// A cut must not be overtaken by the mark of what it takes. It forgets the durable
+// tail under mu first, and lowers the journal's mark behind that: what is marked
+// under mu was so before, or is what the cut has left.
+func (l *Log) markFirst(s *segment) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.marked < s.name.FirstLSN && l.durable.LSN >= s.name.FirstLSN {
+		l.marked = l.durable.LSN
+		l.store.journal.Progress(l.inc, l.durable.LSN, l.Commit(), nil)
+	}
 }
 
 // syncNow waits for everything appended so far.
