@@ -236,6 +236,16 @@ func (c *Cluster) LeaderOver(stream chunk.Incarnation, epoch chunk.Epoch) {
 	c.coord.over(stream, epoch)
 }
 
+// LeaderYields tells that the replica on this node, which is to go, has handed
+// the stream over to its heir for good and leads no more (D3, D4).
+func (c *Cluster) LeaderYields(stream chunk.Incarnation, epoch chunk.Epoch, heir protocol.NodeID) {
+	c.coord.post(func(view *catalog.State, sight *catalog.Sight) {
+		if s, ok := view.Incarnation(stream); ok {
+			sight.HandedOver(s, epoch, heir)
+		}
+	}, stream)
+}
+
 // See notes whether a node answers, as gossip and the link find it. It is a
 // hint: streams led by a node that is gone get another leader, and new ones go
 // elsewhere.

@@ -158,10 +158,14 @@ func (n *Node) post(stream chunk.Incarnation, e event) {
 // an epoch. The replica remembers both before anything else, receives, and
 // counts for nothing until it is cleared (D1, D2). Errors: as Open's.
 func (n *Node) Join(s Stream, epoch chunk.Epoch, as protocol.Registration) (*Replica, error) {
-	if err := n.store.Create(s.Name, s.Incarnation); err != nil && !errors.Is(err, segstore.ErrExists) {
-		return nil, err
+	made := n.store.Create(s.Name, s.Incarnation)
+	if made != nil && !errors.Is(made, segstore.ErrExists) {
+		return nil, made
 	}
 	err := n.store.Remember(s.Incarnation, func(state *segstore.StreamState) {
+		if made == nil {
+			state.Mark, state.Commit = 0, 0 // of files that are lost
+		}
 		if uint64(as) <= state.Registration && state.Registration != uint64(protocol.Unregistered) {
 			return // it has joined before
 		}

@@ -28,6 +28,7 @@ type Replica struct {
 	retains    atomic.Bool                  // there is a bound for what is kept
 	counters   counters
 	alarm      alarm
+	standing   standing
 
 	// turns is owned by whoever runs a turn: one worker at a time.
 	turns turns

@@ -33,7 +33,8 @@ func (r *Replica) startRun() error {
 		return err
 	}
 	from := recovered(r.stream.Incarnation, log, r.node.store.Journal())
-	p, err := protocol.New(r.node.id, r.node.newRun(), r.node.limits, from)
+	id := r.node.newRun()
+	p, err := protocol.New(r.node.id, id, r.node.limits, from)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", r.stream.Name, errors.Join(err, log.Close()))
 	}
@@ -42,6 +43,8 @@ func (r *Replica) startRun() error {
 		r.post(event{kind: eventSynced, run: u, id: u.syncID, tail: tail, err: err})
 	}
 	t.run, t.failed, t.stopped = u, nil, 0
+	r.standing.run.Store(uint64(id))
+	r.standing.note(p)
 	t.startedAt = r.node.clock.Now()
 	t.stamp = max(t.stamp, log.LastTimestamp())
 	t.marked = found.Mark

@@ -150,6 +150,7 @@ func (r *Replica) step(in protocol.Input) {
 		return
 	}
 	t.outputs = t.run.protocol.Step(r.node.tick(t.now), in, t.outputs[:0])
+	r.standing.note(t.run.protocol)
 	for i := range t.outputs {
 		r.perform(&t.outputs[i])
 	}

@@ -278,6 +278,14 @@ func (s *Store) List() []Stream {
 	return out
 }
 
+// Has tells whether a stream has files here.
+func (s *Store) Has(inc chunk.Incarnation) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, found := s.dirs[inc]
+	return found
+}
+
 func (s *Store) streamDir(dir string) string { return path.Join(s.dir, streamsDir, dir) }
 
 // Create makes the files of a new stream and remembers it in the journal. name

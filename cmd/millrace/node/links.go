@@ -24,6 +24,7 @@ const (
 	groupBroker  = 2 // clients' commands that belong elsewhere
 	groupAdmin   = 3 // operators' requests
 	groupRepair  = 4 // segments, and whatever else replicas ask each other
+	groupReplica = 5 // the coordinator's, to replicas
 )
 
 // Statuses that every group may answer beside its own, which begin at 1.
@@ -105,8 +106,8 @@ func (n *Node) openLinks(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the port between nodes: %w", err)
 	}
-	n.transport = &transport{n: n}
 	n.links = link.New(n.mux, link.Config{}, handler{n.transport, &n.requests})
+	n.transport.open(n.links)
 	return nil
 }
 

@@ -53,10 +53,10 @@ type Node struct {
 	cluster   *cluster.Cluster
 	// metadata is cluster, for what replicas say while it is still opening.
 	metadata late
-	// mux is the port between nodes; nil, as the two below, for a node that
-	// stays alone.
-	mux       *link.Mux
-	links     *link.Links
+	// mux is the port between nodes; nil, as links, for a node that stays alone.
+	mux   *link.Mux
+	links *link.Links
+	// transport carries replicas' frames once there are links.
 	transport *transport
 	// requests are other nodes', by the room that they are for.
 	requests requests
@@ -174,6 +174,10 @@ func advertisedHost(addr string) (string, error) {
 	return name, nil
 }
 
+// retryAfter is when a leader repeats what a follower did not answer, in
+// milliseconds. A follower that does not know the epoch yet hears nothing of it.
+const retryAfter = 250
+
 // openStore opens the disk and starts the room that runs replicas.
 func (n *Node) openStore(context.Context) error {
 	store, err := segstore.NewStore(segstore.Options{Dir: n.config.DataDir})
@@ -184,10 +188,14 @@ func (n *Node) openStore(context.Context) error {
 		return fmt.Errorf("open the data directory: %w", err)
 	}
 	n.store = store
+	n.transport = &transport{}
 	n.replicas = replication.NewNode(replication.Config{
 		ID: protocol.NodeID(n.config.NodeName), Store: store, Duplicates: duplicates[n.config.PublisherDuplicate],
-		Propose: n.propose, Lost: n.lost,
+		Transport: n.transport, Limits: protocol.Limits{RetryAfter: retryAfter},
+		Propose: n.propose, Lost: n.lost, Yield: n.yield,
 	})
+	n.residents = newResidents(&n.config, n.store, n.replicas, n.log.Named("residents"))
+	n.transport.replicas, n.transport.standing = n.replicas, n.residents.standing
 	n.scrub()
 	return nil
 }
@@ -204,13 +212,14 @@ func (n *Node) scrub() {
 }
 
 func (n *Node) openCluster(ctx context.Context) error {
-	n.residents = newResidents(&n.config, n.store, n.replicas, n.log.Named("residents"))
+	fences := fencer{n.residents, n.transport}
+	n.requests.handle(groupReplica, n.waiting(fences.serve))
 	meta, err := cluster.Open(cluster.Config{
 		Dir: n.config.DataDir, Node: protocol.NodeID(n.config.NodeName), Version: n.version,
 		Endpoints: catalog.Endpoints{Stream: n.addresses.Advertised, HTTP: n.addresses.HTTP, Node: n.nodeAddress, Gossip: n.config.GossipAddr},
 		Users:     n.firstUsers(),
-		Fencer:    fencer{n.residents},
-		Log:       n.log,
+		Fencer:    fences, Registered: n.residents.registered,
+		Log: n.log,
 	})
 	if err != nil {
 		return fmt.Errorf("open the metadata: %w", err)
@@ -313,10 +322,16 @@ func (n *Node) propose(stream chunk.Incarnation, p protocol.Proposal) {
 func (n *Node) lost(stream chunk.Incarnation, err error) {
 	n.log.Warn("a replica's run ended", "stream", stream.String(), "error", err)
 	n.metadata.tell(func(c *cluster.Cluster) {
-		if s, ok := c.View().Incarnation(stream); ok {
+		if s, ok := c.View().Incarnation(stream); ok && string(s.Leader.Node) == n.config.NodeName {
 			c.LeaderOver(stream, s.Epoch)
 		}
 	})
+}
+
+// yield tells the metadata that a leader that is to go has handed everything to
+// its heir (D3, D4).
+func (n *Node) yield(stream chunk.Incarnation, epoch chunk.Epoch, heir protocol.NodeID) {
+	n.metadata.tell(func(c *cluster.Cluster) { c.LeaderYields(stream, epoch, heir) })
 }
 
 // Addresses are where the node's services are.
@@ -358,7 +373,6 @@ func (n *Node) Stop(ctx context.Context) error {
 	}
 	n.listeners.close()
 	n.halt()
-	problems = append(problems, n.closeLinks())
 	if n.residents != nil {
 		n.residents.stop()
 	}
@@ -372,6 +386,7 @@ func (n *Node) Stop(ctx context.Context) error {
 	if n.cluster != nil {
 		problems = append(problems, n.cluster.Close())
 	}
+	problems = append(problems, n.closeLinks()) // replicas and metadata have said their last
 	if n.store != nil {
 		problems = append(problems, n.store.Close())
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/cmd/millrace/config"
 	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/replication/link"
 	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
@@ -20,8 +22,17 @@ import (
 )
 
 // residents keeps the replicas that run here equal to those that the catalog
-// places here. Opening is done on demand, by the fence that every stream gets;
-// removing follows the catalog's changes.
+// places here.
+//
+// It is level-triggered: whatever happens to a stream, its incarnation is put
+// into dirty, and settle looks at where the stream stands. A fence may be ahead
+// of this node's catalog; it brings the stream along, and what is newer counts.
+//
+//	not here, files          → open
+//	not here, never was      → make, or join as the metadata has entered it (D1)
+//	not here, files are lost → have it entered anew (D1)
+//	here                     → tell the newest configuration
+//	placed elsewhere, gone   → remove the files
 type residents struct {
 	node     protocol.NodeID
 	store    *segstore.Store
@@ -34,77 +45,178 @@ type residents struct {
 	work   sync.WaitGroup
 	// unsubscribe ends the changes; set by follow.
 	unsubscribe func()
+	// places bounds the streams that are settled at a time: to open one is to
+	// wait for the disk, several times when it is made.
+	places   chan struct{}
+	removing sync.Mutex
 
-	mu   sync.Mutex // guards the fields below
-	gone []chunk.Incarnation
-	// view shows what the changes led to; nil before follow.
-	view func() *catalog.State
-	// wake has one place: there is something in gone.
+	mu   sync.RWMutex // guards all below
+	meta *cluster.Cluster
+	// heard are streams as fences brought them, while that is newer than the
+	// catalog here. deleted are those that the catalog has given up since the
+	// start: a late fence must not bring one back.
+	heard   map[chunk.Incarnation]*catalog.Stream
+	deleted map[chunk.Incarnation]time.Time
+	// busy are the streams that somebody works at; true: look once more.
+	busy map[chunk.Incarnation]bool
+	free *sync.Cond // on mu: busy has shrunk
+	// dirty are to be settled.
+	dirty []chunk.Incarnation
+	// wake has one place: there is something in dirty.
 	wake chan struct{}
 }
 
+// settlesMax bounds the streams that are settled at a time.
+const settlesMax = 32
+
 func newResidents(c *config.Config, store *segstore.Store, replicas *replication.Node, log hclog.Logger) *residents {
 	r := &residents{
-		node: protocol.NodeID(c.NodeName), store: store, replicas: replicas, tracking: c.Tracking, log: log, wake: make(chan struct{}, 1),
+		node: protocol.NodeID(c.NodeName), store: store, replicas: replicas, tracking: c.Tracking, log: log,
+		places: make(chan struct{}, settlesMax), wake: make(chan struct{}, 1),
+		heard: map[chunk.Incarnation]*catalog.Stream{}, deleted: map[chunk.Incarnation]time.Time{}, busy: map[chunk.Incarnation]bool{},
 	}
+	r.free = sync.NewCond(&r.mu)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	r.work.Go(r.removeAll)
+	r.work.Go(r.settleAll)
 	return r
 }
 
-// follow hears of the catalog's changes from now on, and settles what changed
-// while the node was down: folders of streams that the catalog does not know
-// go to quarantine. They may be of a catalog that was rolled back.
+// follow hears of the catalog's changes from now on, starts what is placed here,
+// and, once the catalog here is current, puts away what is not: folders of
+// streams that the catalog does not know go to quarantine. They may be of a
+// catalog that was rolled back.
 func (r *residents) follow(c *cluster.Cluster) {
-	r.unsubscribe = c.Subscribe(r.changed)
 	r.mu.Lock()
-	r.view = c.View
+	r.meta = c
 	r.mu.Unlock()
-	view := c.View()
-	for _, stream := range r.store.List() {
-		if now, ok := view.Incarnation(stream.Incarnation); ok {
-			r.set(now) // one that runs already may have missed a change
-			continue
+	r.unsubscribe = c.Subscribe(r.changed)
+	var here []chunk.Incarnation
+	for s := range c.View().Streams() {
+		if r.holds(s) {
+			here = append(here, s.Incarnation)
 		}
-		r.log.Warn("a stream's folder is unknown to the metadata: moved to quarantine", "stream", stream.Incarnation.String())
-		if err := r.store.Quarantine(stream.Incarnation); err != nil {
-			r.log.Error("move to quarantine", "stream", stream.Incarnation.String(), "error", err)
+	}
+	r.touch(here...)
+	r.work.Go(func() { r.putAway(c) })
+}
+
+// putAway settles what lies here and was given up while the node was down.
+func (r *residents) putAway(c *cluster.Cluster) {
+	if err := c.Current(r.ctx); err != nil {
+		return // stopped, or the metadata failed
+	}
+	for _, stream := range r.store.List() {
+		s, known := r.stream(stream.Incarnation)
+		switch {
+		case known && r.holds(s):
+		case known:
+			r.giveUp(stream.Incarnation)
+		default:
+			r.log.Warn("a stream's folder is unknown to the metadata: moved to quarantine", "stream", stream.Incarnation.String())
+			if err := r.store.Quarantine(stream.Incarnation); err != nil {
+				r.log.Error("move to quarantine", "stream", stream.Incarnation.String(), "error", err)
+			}
 		}
 	}
 }
 
 // changed is told by the goroutine that applies the catalog; it only notes.
 func (r *residents) changed(changes []catalog.Change) {
+	var here []chunk.Incarnation
+	r.mu.Lock()
+	for _, c := range changes {
+		if c.Kind != catalog.StreamChanged {
+			continue
+		}
+		was, is := c.Before != nil && r.holds(c.Before), c.Stream != nil && r.holds(c.Stream)
+		switch {
+		case c.Stream == nil:
+			delete(r.heard, c.Before.Incarnation)
+			r.bury(c.Before.Incarnation)
+			if was {
+				here = append(here, c.Before.Incarnation)
+			}
+		case is || was:
+			here = append(here, c.Stream.Incarnation)
+		}
+		if c.Stream != nil && !newer(r.heard[c.Stream.Incarnation], c.Stream) {
+			delete(r.heard, c.Stream.Incarnation)
+		}
+	}
+	r.mu.Unlock()
+	r.touch(here...)
+}
+
+// A deletion is remembered for longer than a fence is on its way, and for ever
+// while they are few.
+const (
+	deletedFor  = time.Minute
+	deletedFree = 4096
+)
+
+// bury expects mu to be held.
+func (r *residents) bury(i chunk.Incarnation) {
+	now := time.Now()
+	if len(r.deleted) >= deletedFree {
+		maps.DeleteFunc(r.deleted, func(_ chunk.Incarnation, at time.Time) bool { return now.Sub(at) > deletedFor })
+	}
+	r.deleted[i] = now
+}
+
+// newer tells whether a is a later state of the stream than b.
+func newer(a, b *catalog.Stream) bool {
+	return a != nil && (b == nil || a.Epoch > b.Epoch || a.ConfigVersion > b.ConfigVersion)
+}
+
+// stream is the newest that is known here of a stream.
+func (r *residents) stream(i chunk.Incarnation) (*catalog.Stream, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var s *catalog.Stream
+	if r.meta != nil {
+		s, _ = r.meta.View().Incarnation(i)
+	}
+	if h := r.heard[i]; newer(h, s) {
+		s = h
+	}
+	return s, s != nil
+}
+
+// hear takes a stream that a fence brought, and returns the newest.
+func (r *residents) hear(s *catalog.Stream) (*catalog.Stream, error) {
+	known, ok := r.stream(s.Incarnation)
+	if ok && !newer(s, known) {
+		return known, nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, c := range changes {
-		if c.Kind != catalog.StreamChanged || c.Before == nil || !r.holds(c.Before) {
-			continue
-		}
-		if c.Stream != nil && r.holds(c.Stream) {
-			r.reset(c.Before, c.Stream)
-			continue
-		}
-		r.gone = append(r.gone, c.Before.Incarnation)
+	if _, gone := r.deleted[s.Incarnation]; gone {
+		return nil, fmt.Errorf("%w: %q was deleted", catalog.ErrStreamMissing, s.Name)
 	}
-	select {
-	case r.wake <- struct{}{}:
-	default:
+	if newer(s, r.heard[s.Incarnation]) {
+		r.heard[s.Incarnation] = s
 	}
+	return r.heard[s.Incarnation], nil
 }
 
-// reset has a replica that runs follow its stream's new arguments. One that does
-// not run yet is opened with them.
-func (r *residents) reset(before, after *catalog.Stream) {
-	if before.Arguments != after.Arguments {
-		r.set(after)
+// standing is what this node knows of a stream and of a node that sent a frame
+// of it. What was promised here counts from the moment on.
+func (r *residents) standing(stream chunk.Incarnation, from protocol.NodeID) link.Standing {
+	var out link.Standing
+	if replica, ok := r.replicas.Replica(stream); ok {
+		at := replica.Standing()
+		out.Epoch, out.Leads = at.Promise, at.Leads
 	}
-}
-
-func (r *residents) set(s *catalog.Stream) {
-	if replica, ok := r.replicas.Replica(s.Incarnation); ok {
-		replica.SetSettings(settings(s.Arguments, &r.tracking))
+	s, ok := r.stream(stream)
+	if !ok {
+		return out
 	}
+	out.Known = true
+	_, out.Replica = s.Replica(from)
+	if out.Epoch <= s.Epoch {
+		out.Epoch, out.Leader = s.Epoch, s.Leader.Node
+	}
+	return out
 }
 
 func (r *residents) holds(s *catalog.Stream) bool {
@@ -112,83 +224,260 @@ func (r *residents) holds(s *catalog.Stream) bool {
 	return ok
 }
 
-// removePause is how long a removal that failed rests.
-const removePause = time.Second
+// touch has streams settled.
+func (r *residents) touch(streams ...chunk.Incarnation) {
+	if len(streams) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, i := range streams {
+		if _, at := r.busy[i]; at {
+			r.busy[i] = true
+			continue
+		}
+		r.dirty = append(r.dirty, i)
+	}
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
 
-// removeAll removes what the catalog gave up, one after the other: files go in
-// the background, and a few at a time.
-func (r *residents) removeAll() {
+// settleAll settles what is dirty until the node stops.
+func (r *residents) settleAll() {
 	for {
 		select {
 		case <-r.wake:
 		case <-r.ctx.Done():
-			r.removeGone() // only asks; the replicas' close carries it out
+			r.askRest()
 			return
 		}
-		r.removeGone()
-	}
-}
-
-func (r *residents) removeGone() {
-	for _, stream := range r.takeGone() {
-		if err := r.replicas.Remove(r.ctx, stream); err != nil && r.ctx.Err() == nil {
-			r.log.Warn("remove a stream's files; it will be tried again", "stream", stream.String(), "error", err)
-			r.later(stream)
+		for _, i := range r.takeDirty() {
+			if !r.begin(i) {
+				continue
+			}
+			if r.tellRunning(i) {
+				r.end(i)
+				continue
+			}
+			select {
+			case r.places <- struct{}{}:
+			case <-r.ctx.Done():
+				r.end(i)
+				return
+			}
+			r.work.Go(func() {
+				r.settle(i)
+				r.end(i)
+				<-r.places
+			})
 		}
 	}
 }
 
-func (r *residents) takeGone() []chunk.Incarnation {
+// tellRunning is settle where nothing waits for the disk.
+func (r *residents) tellRunning(i chunk.Incarnation) bool {
+	s, known := r.stream(i)
+	if _, runs := r.replicas.Replica(i); !runs || !known || !r.holds(s) {
+		return false
+	}
+	r.tell(s)
+	return true
+}
+
+// askRest has what was given up last removed by the replicas' close.
+func (r *residents) askRest() {
+	for _, i := range r.takeDirty() {
+		if s, known := r.stream(i); !known || !r.holds(s) {
+			r.giveUp(i)
+		}
+	}
+}
+
+func (r *residents) takeDirty() []chunk.Incarnation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	list := r.gone
-	r.gone = nil
+	list := r.dirty
+	r.dirty = nil
 	return list
 }
 
-// later puts a stream back after a pause.
-func (r *residents) later(stream chunk.Incarnation) {
-	time.AfterFunc(removePause, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.gone = append(r.gone, stream)
-		select {
-		case r.wake <- struct{}{}:
-		default:
-		}
-	})
+// begin takes a stream to work at it; false if somebody does, who will look
+// once more.
+func (r *residents) begin(i chunk.Incarnation) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, at := r.busy[i]; at {
+		r.busy[i] = true
+		return false
+	}
+	r.busy[i] = false
+	return true
 }
 
-// open starts the stream's replica here if it does not run yet. Before its
-// first epoch has had a leader a stream has no file that could be missing.
+// await is begin that waits.
+func (r *residents) await(i chunk.Incarnation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		if _, at := r.busy[i]; !at {
+			break
+		}
+		r.free.Wait()
+	}
+	r.busy[i] = false
+}
+
+func (r *residents) end(i chunk.Incarnation) {
+	r.mu.Lock()
+	again := r.busy[i]
+	delete(r.busy, i)
+	r.free.Broadcast()
+	r.mu.Unlock()
+	if again {
+		r.touch(i)
+	}
+}
+
+// settlePause is how long something that failed rests.
+const settlePause = time.Second
+
+// later settles a stream after a pause.
+func (r *residents) later(i chunk.Incarnation) {
+	time.AfterFunc(settlePause, func() { r.touch(i) })
+}
+
+// settle makes this node's replica of a stream what it should be.
+func (r *residents) settle(i chunk.Incarnation) {
+	s, known := r.stream(i)
+	if !known || !r.holds(s) {
+		r.giveUp(i)
+		return
+	}
+	if err := r.start(s); err != nil && r.ctx.Err() == nil && !errors.Is(err, errEnteringAnew) {
+		r.log.Warn("start a replica; it will be tried again", "stream", s.Name, "vhost", s.VHost, "error", err)
+		r.later(i)
+	}
+}
+
+// giveUp removes a replica with its files: one after the other, since nobody
+// waits for it.
+func (r *residents) giveUp(i chunk.Incarnation) {
+	r.removing.Lock()
+	defer r.removing.Unlock()
+	if err := r.replicas.Remove(r.ctx, i); err != nil && r.ctx.Err() == nil {
+		r.log.Warn("remove a stream's files; it will be tried again", "stream", i.String(), "error", err)
+		r.later(i)
+	}
+}
+
+// open starts a replica that a fence asks for, of the newest known state of the
+// stream.
 func (r *residents) open(s *catalog.Stream) error {
-	if _, ok := r.replicas.Replica(s.Incarnation); ok {
-		return nil
+	s, err := r.hear(s)
+	if err != nil {
+		return err
 	}
 	if !r.holds(s) {
-		return fmt.Errorf("stream %s has no replica on %s", s.Incarnation, r.node)
+		return fmt.Errorf("stream %q has no replica on %s", s.Name, r.node)
 	}
-	isNew := s.Epoch <= 1
-	_, err := r.replicas.Open(replication.Stream{
-		Incarnation: s.Incarnation, Name: LogName(s.VHost, s.Name), Settings: settings(s.Arguments, &r.tracking),
-	}, isNew)
-	if err == nil {
-		r.catchUp(s)
+	r.await(s.Incarnation)
+	defer r.end(s.Incarnation)
+	return r.start(s)
+}
+
+// errEnteringAnew: a replica has lost its files, and the metadata is asked to
+// enter it anew.
+var errEnteringAnew = errors.New("the replica has lost its files and is being entered anew")
+
+// start has the stream's replica run here, and tells it what the metadata says.
+// The caller has begun with the stream.
+func (r *residents) start(s *catalog.Stream) error {
+	if _, runs := r.replicas.Replica(s.Incarnation); !runs {
+		if err := r.openFiles(s); err != nil {
+			return err
+		}
+	}
+	r.tell(s)
+	return nil
+}
+
+// openFiles opens the replica's files, or makes them. Only who never was here
+// may begin empty under the entry that came with the stream: one that has lost
+// what it acknowledged must not count (D1).
+func (r *residents) openFiles(s *catalog.Stream) error {
+	entry, _ := s.Replica(r.node)
+	of := replication.Stream{Incarnation: s.Incarnation, Name: LogName(s.VHost, s.Name), Settings: settings(s.Arguments, &r.tracking)}
+	state, remembered := r.store.Journal().State(s.Incarnation)
+	var err error
+	switch {
+	case r.store.Has(s.Incarnation):
+		_, err = r.replicas.Open(of, false)
+	case remembered && uint64(entry.Registration) <= state.Registration, entry.Registration > 0 && !entry.Aside:
+		r.log.Warn("a replica's files are gone; it is entered anew and filled by its leader", "stream", s.Name, "vhost", s.VHost)
+		r.propose(s.Incarnation)
+		return errEnteringAnew
+	case entry.Registration == 0:
+		_, err = r.replicas.Open(of, true)
+	default:
+		_, err = r.replicas.Join(of, s.Epoch, entry.Registration)
 	}
 	return err
 }
 
-// catchUp sees a change that came while the replica of s was being opened.
-func (r *residents) catchUp(s *catalog.Stream) {
-	r.mu.Lock()
-	view := r.view
-	r.mu.Unlock()
-	if view == nil {
+// propose has this node's replica of a stream entered anew.
+func (r *residents) propose(i chunk.Incarnation) {
+	r.mu.RLock()
+	meta := r.meta
+	r.mu.RUnlock()
+	if meta != nil {
+		meta.Proposed(i, protocol.Proposal{Kind: protocol.ProposeRegister, Node: r.node})
+	}
+}
+
+// tell brings a replica what the metadata says of it: its entry, if that is
+// newer than the one it knows itself by, the configuration, and how the stream
+// is kept. A replica that waits to be entered anew hears of that by registered alone: the entry that the
+// catalog has now may be from before its damage.
+func (r *residents) tell(s *catalog.Stream) {
+	entry, _ := s.Replica(r.node)
+	state, _ := r.store.Journal().State(s.Incarnation)
+	switch {
+	case uint64(entry.Registration) <= state.Registration, state.Aside == segstore.AsideJournalLost:
+	case entry.Aside:
+		r.replicas.BeginRegistered(s.Incarnation, s.Epoch, entry.Registration, ignore)
+	default: // it counts, as one that this replica knows nothing of
+		r.propose(s.Incarnation)
+	}
+	r.replicas.BeginConfigure(s.Incarnation, s.Configuration(), ignore)
+	if replica, ok := r.replicas.Replica(s.Incarnation); ok {
+		replica.SetSettings(settings(s.Arguments, &r.tracking))
+		r.endOldReign(s, replica)
+	}
+}
+
+func ignore(error) {}
+
+// endOldReign gives up an epoch that an earlier run of this node's replica led:
+// a leader never goes on in an epoch after a restart (A5).
+func (r *residents) endOldReign(s *catalog.Stream, replica *replication.Replica) {
+	r.mu.RLock()
+	meta := r.meta
+	r.mu.RUnlock()
+	if meta != nil && s.Leader.Node == r.node && s.Leader.Run != replica.Standing().Run {
+		meta.LeaderOver(s.Incarnation, s.Epoch)
+	}
+}
+
+// registered hears that the metadata has entered a replica of this node anew, as
+// it was asked to. It does not block.
+func (r *residents) registered(i chunk.Incarnation, epoch chunk.Epoch, as protocol.Registration) {
+	if _, runs := r.replicas.Replica(i); runs {
+		r.replicas.BeginRegistered(i, epoch, as, ignore)
 		return
 	}
-	if now, ok := view().Incarnation(s.Incarnation); ok {
-		r.reset(s, now)
-	}
+	r.touch(i) // the catalog here shows the entry, now or soon, and is followed
 }
 
 // settings is how a stream with the arguments is kept.
@@ -219,80 +508,4 @@ func (r *residents) stop() {
 	}
 	r.cancel()
 	r.work.Wait()
-}
-
-// fencer lets the coordinator reach the replicas of this node.
-type fencer struct{ *residents }
-
-// errElsewhere: the coordinator asked for a replica on a node that this one
-// has no link to.
-var errElsewhere = errors.New("no link to that node")
-
-func (f fencer) Fence(ctx context.Context, node protocol.NodeID, requests []catalog.FenceRequest) ([]cluster.FenceAnswer, error) {
-	if node != f.node {
-		return nil, fmt.Errorf("%w: %s", errElsewhere, node)
-	}
-	answers := make([]cluster.FenceAnswer, len(requests))
-	f.openAll(requests, answers)
-	var fences []replication.FenceRequest
-	var of []int // the place in answers of each fence
-	for i, q := range requests {
-		if answers[i].Err == nil {
-			fences = append(fences, replication.FenceRequest{Stream: q.Stream.Incarnation, Epoch: q.Stream.Epoch})
-			of = append(of, i)
-		}
-	}
-	for k, result := range f.replicas.Fence(ctx, fences) {
-		answers[of[k]] = cluster.FenceAnswer{Report: result.Report, Err: result.Err}
-	}
-	return answers, nil
-}
-
-// opensMax bounds the replicas that are opened at a time. To open one is to
-// wait for the disk, several times when it is made.
-const opensMax = 32
-
-// openAll starts the replicas that do not run yet.
-func (f fencer) openAll(requests []catalog.FenceRequest, answers []cluster.FenceAnswer) {
-	var work sync.WaitGroup
-	places := make(chan struct{}, opensMax)
-	for i, q := range requests {
-		places <- struct{}{}
-		work.Go(func() {
-			answers[i].Err = f.open(q.Stream)
-			<-places
-		})
-	}
-	work.Wait()
-}
-
-func (f fencer) Install(ctx context.Context, node protocol.NodeID, list []catalog.Installation) ([]error, error) {
-	if node != f.node {
-		return nil, fmt.Errorf("%w: %s", errElsewhere, node)
-	}
-	answers := make([]error, len(list))
-	var work sync.WaitGroup
-	for i := range list {
-		work.Go(func() { answers[i] = f.install(ctx, &list[i]) })
-	}
-	work.Wait()
-	return answers, nil
-}
-
-// HandOver is refused: without a link to another node nobody could take over.
-func (f fencer) HandOver(_ context.Context, h catalog.Handover) error {
-	return fmt.Errorf("hand stream %s over to %s: %w", h.Stream, h.To, errElsewhere)
-}
-
-// install tells a replica that it leads. A refusal ends the epoch (A5).
-func (f fencer) install(ctx context.Context, i *catalog.Installation) error {
-	err := f.replicas.Assign(ctx, i.Assignment, &i.Inheritance)
-	var refused *replication.RefusedError
-	switch {
-	case errors.As(err, &refused) && refused.Reason == protocol.ReasonLeads:
-		return nil
-	case errors.As(err, &refused), errors.Is(err, replication.ErrMissing), errors.Is(err, replication.ErrUnavailable):
-		return fmt.Errorf("%w: %w", cluster.ErrVoid, err)
-	}
-	return err
 }
