@@ -339,3 +339,39 @@ func TestCluster_assignedTwice(t *testing.T) {
 		t.Errorf("the second assignment has brought %d, %v", offset, err)
 	}
 }
+
+// A reading that ends the reign takes those behind it with it.
+func TestCluster_readingEndsTheReign(t *testing.T) {
+	c := newCluster(t, func(f *fixture) { f.config.Limits.WindowChunks = 1 })
+	l := c.lead(1, "n1", "n2", "n3")
+	p := l.declare("p")
+	c.agree(l, "n2", "n3")
+	c.mu.Lock()
+	c.cut["n2"], c.cut["n3"] = true, true // what is sent from here on is never acked
+	c.mu.Unlock()
+	sink := newCollector()
+	for i := range uint64(3) { // LSN 2 is on its way, 3 and 4 wait for the window
+		l.replica.Publish(batchOf(p, sink, message{id: i + 1, body: "m"}))
+		until(t, "it is durable", func() bool { return l.replica.Stats().Log.Durable.LSN == chunk.LSN(i+2) })
+	}
+	readings := make(chan int, 1)
+	l.replica.post(event{kind: eventCompact, call: func() { // in a turn
+		leader, _ := l.replica.turns.run.protocol.Leading()
+		for _, peer := range leader.Peers() {
+			ack := protocol.Message{Kind: protocol.MsgAck, Epoch: 1, Session: peer.Session(), LSN: 2}
+			l.replica.step(protocol.Input{Kind: protocol.InMessage, Peer: peer.Node(), Message: &ack})
+		}
+		reads := l.replica.turns.reads
+		for i := range reads {
+			reads[i].lsn++ // as if chunk 3 were missing, which is not committed (C5)
+		}
+		readings <- len(reads)
+	}})
+	if n := <-readings; n != 2 {
+		t.Fatalf("%d readings at a time, want 2", n)
+	}
+	until(t, "the leader has stopped", func() bool { return l.replica.Stats().Role == RoleStopped })
+	if err := sink.wait(t, 3); !errors.Is(err, ErrNotLeader) {
+		t.Errorf("what waited: %v", err)
+	}
+}

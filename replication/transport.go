@@ -235,19 +235,19 @@ func (r *Replica) serveReads() {
 		t.reads = t.reads[:0]
 		return
 	}
-	n := len(t.reads)
-	for i := range n {
-		r.serveRead(&t.reads[i])
+	// Serving one may add readings, for later, and the end of a reign drops all.
+	for n := len(t.reads); n > 0 && len(t.reads) > 0; n-- {
+		want := t.reads[0]
+		t.reads = slices.Delete(t.reads, 0, 1)
+		r.serveRead(want)
 	}
-	t.reads = slices.Delete(t.reads, 0, n)
 	if len(t.reads) > 0 {
 		r.wake()
 	}
 }
 
-func (r *Replica) serveRead(q *reading) {
+func (r *Replica) serveRead(want reading) {
 	t := &r.turns
-	want := *q // stepping may add readings
 	reader := t.run.log.AttachLSN(want.lsn)
 	defer reader.Close()
 	last, bytes := want.lsn-1, int64(0)
