@@ -28,6 +28,7 @@ func TestDisk_failingForLong(t *testing.T) {
 	}{
 		{"full", vfs.Rule{Ops: vfs.OpWrite | vfs.OpCreate, Fault: vfs.Fault{Err: syscall.ENOSPC}}},
 		{"no descriptors", vfs.Rule{Ops: vfs.OpOpen, Fault: vfs.Fault{Err: syscall.EMFILE}}},
+		{"syncs that fail", vfs.Rule{Ops: vfs.OpSync, Fault: vfs.Fault{Err: syscall.EIO}}},
 		{"a segment that does not take writes", vfs.Rule{Ops: vfs.OpWrite, Path: "*.seg", Fault: vfs.Fault{Err: syscall.EIO}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -177,7 +177,7 @@ const idleAfter = time.Second
 func (r *Replica) rest() {
 	t := &r.turns
 	if t.run == nil {
-		if !t.gaveUp && !r.inbox.isClosed() {
+		if !r.inbox.isClosed() {
 			r.node.alarms.set(&r.alarm, t.retryAt)
 		}
 		return

@@ -188,9 +188,10 @@ func (r *Replica) endRun(cause error) {
 	poisoned := errors.Is(log.Err(), segstore.ErrPoisoned)
 	if err := log.Close(); err != nil && poisoned {
 		// Where the log must be cut is not noted: what the disk shows at another
-		// start now might be taken for durable.
-		t.gaveUp = true
+		// start now might be taken for durable. So that comes first.
+		t.condemned = log
 		r.counters.stop(fmt.Errorf("%w: %w", cause, err))
+		r.retryLater()
 		return
 	}
 	if t.now.Sub(t.startedAt) >= healthyAfter {
@@ -213,9 +214,18 @@ func (r *Replica) retryLater() {
 
 func (r *Replica) retry() {
 	t := &r.turns
-	if !t.gaveUp && len(t.closing)+len(t.removing) == 0 && !t.now.Before(t.retryAt) {
-		r.restart()
+	if len(t.closing)+len(t.removing) > 0 || t.now.Before(t.retryAt) {
+		return
 	}
+	if t.condemned != nil {
+		if err := t.condemned.Close(); err != nil {
+			r.counters.stop(err)
+			r.retryLater()
+			return
+		}
+		t.condemned = nil
+	}
+	r.restart()
 }
 
 func (r *Replica) restart() {

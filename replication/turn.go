@@ -117,7 +117,7 @@ type turns struct {
 	startedAt         time.Time     // of the run
 	retryAt           time.Time     // without a run: when to try to start one
 	retryIn           time.Duration // the last such wait
-	gaveUp            bool          // no run will be started here
+	condemned         *segstore.Log // without a run: must be closed before the next one
 }
 
 // Turn handles what has come since the last one, and reports whether more has

@@ -369,7 +369,8 @@ func (l *Log) file(name string) string { return path.Join(l.dir, name) }
 
 // Close syncs the log, remembers its mark and commit, and writes a checkpoint.
 // A log whose sync has failed is cut back to its last successful one at the next
-// opening; Close notes that. Mutator.
+// opening; Close notes that, and if it can't, the log stays open, and Close may be
+// called again. Mutator.
 func (l *Log) Close() error {
 	if l.closed() {
 		return nil
@@ -382,7 +383,9 @@ func (l *Log) Close() error {
 	case l.unread:
 		err = nil // nothing is known, so nothing may be noted
 	case poison != nil:
-		err = l.noteFailedSync(durable.LSN)
+		if err = l.noteFailedSync(durable.LSN); err != nil {
+			return err
+		}
 	case damage != nil:
 		err = nil // told by Err; the files stay as they are
 	case err == nil:

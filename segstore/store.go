@@ -454,6 +454,7 @@ func (s *Store) Close() error {
 	var errs []error
 	for _, l := range open {
 		errs = append(errs, l.Close())
+		l.shut()
 	}
 	errs = append(errs, s.journal.close())
 	if s.ownsSyncer {
