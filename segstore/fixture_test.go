@@ -105,7 +105,7 @@ func (f *fixture) powerOff() {
 func (f *fixture) meta(flags chunk.Flags) chunk.Meta {
 	f.now += 10
 	return chunk.Meta{
-		Incarnation: testIncarnation, Flags: flags, LSN: f.log.Tail().LSN + 1, SyncedLSN: f.log.Durable().LSN,
+		Incarnation: testIncarnation, Flags: flags, LSN: f.log.before().LSN + 1, SyncedLSN: f.log.Durable().LSN,
 		DigestBefore: f.log.Digest(), Timestamp: max(f.now, f.log.LastTimestamp()), Epoch: f.epoch, BaseOffset: f.log.Next(),
 	}
 }

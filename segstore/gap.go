@@ -2,6 +2,7 @@ package segstore
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/manifest"
@@ -28,9 +29,7 @@ type GapSegment struct {
 // so a crash in between leaves the log before the gap.
 //
 // Where segments begin inside, one begins here too, right behind the tail, so
-// that no segment ends in a gap; the others would hold nothing. That it begins a
-// unit is lost if the node fails before it is sealed: retention then takes two
-// units for one. Mutator.
+// that no segment ends in a gap; the others would hold nothing. Mutator.
 //
 // Errors: ErrNotContiguous, what the disk says, ErrPoisoned, ErrDamaged,
 // ErrClosed.
@@ -44,15 +43,40 @@ func (l *Log) Skip(g Gap) error {
 	if err := l.noteLines(g.Lines); err != nil {
 		return l.wrap(fmt.Sprintf("skip to %d", g.Last), err)
 	}
-	if n := len(g.Segments); n > 0 && l.active != nil && l.summary.Size > 0 {
-		if err := l.seal(); err != nil {
-			return l.wrap(fmt.Sprintf("skip to %d", g.Last), err)
-		}
-		for _, s := range g.Segments {
-			l.unitStart = l.unitStart || s.UnitStart
-		}
+	if err := l.beginBehind(g.Segments); err != nil {
+		return l.wrap(fmt.Sprintf("skip to %d", g.Last), err)
 	}
 	l.skipped = g.Last
+	return nil
+}
+
+// beginBehind sees to it that the chunk behind a gap begins a segment if any
+// begin inside, and a unit if any of these does: no chunk will say so, so
+// MANIFEST must.
+func (l *Log) beginBehind(inside []GapSegment) error {
+	if len(inside) == 0 {
+		return nil
+	}
+	if l.active != nil && l.summary.Size > 0 {
+		if err := l.seal(); err != nil {
+			return err
+		}
+	}
+	lsn, _, _, _ := l.state.End()
+	if l.state.UnitStart == lsn || !slices.ContainsFunc(inside, func(s GapSegment) bool { return s.UnitStart }) {
+		return nil
+	}
+	return l.note(&manifest.Record{Kind: manifest.KindUnit, LSN: lsn})
+}
+
+// note writes a record to MANIFEST and folds it.
+func (l *Log) note(r *manifest.Record) error {
+	if err := l.records.append(r); err != nil {
+		return l.condemn(err, l.records.broken)
+	}
+	if err := l.state.Apply(r); err != nil {
+		return l.condemn(err, err)
+	}
 	return nil
 }
 
@@ -73,12 +97,8 @@ func (l *Log) noteLines(lines []manifest.EpochLine) error {
 	}
 	all := append(append([]manifest.EpochLine(nil), l.summary.Lines...), lines...)
 	for _, line := range all {
-		r := manifest.Record{Kind: manifest.KindLine, Line: line}
-		if err := l.records.append(&r); err != nil {
-			return l.condemn(err, l.records.broken)
-		}
-		if err := l.state.Apply(&r); err != nil {
-			return l.condemn(err, err)
+		if err := l.note(&manifest.Record{Kind: manifest.KindLine, Line: line}); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -134,8 +154,9 @@ func (l *Log) lastChunk(n chunk.LSN) (chunk.LSN, error) {
 // segment whose head is missing that chunk is not where the segment begins.
 func (l *Log) newSummary(name manifest.Name, h *chunk.Header) manifest.Summary {
 	s := manifest.NewSummary(l.inc, name.Generation, h)
-	s.UnitStart = s.UnitStart || l.unitStart
-	l.unitStart = false
+	if l.state.UnitStart == name.FirstLSN {
+		s.UnitStart, l.unit = true, unitCount{}
+	}
 	if h.LSN > name.FirstLSN {
 		_, _, _, before := l.state.End()
 		s.FirstLSN, s.LastLSN = name.FirstLSN, name.FirstLSN-1

@@ -67,6 +67,12 @@ func TestSkip_copiesACompactedLog(t *testing.T) {
 		if f.log.Tail() != k.log.Tail() || f.log.Digest() != k.log.Digest() {
 			t.Errorf("%s: ends at %v, want %v", when, f.log.Tail(), k.log.Tail())
 		}
+		if got, want := units(f.log), units(k.log); !slices.Equal(got, want) || len(want) < 2 {
+			t.Errorf("%s: units begin at offsets %v, want %v", when, got, want)
+		}
+		if f.log.unit != k.log.unit {
+			t.Errorf("%s: the unit holds %+v, want %+v", when, f.log.unit, k.log.unit)
+		}
 		if !f.log.Tracking().Known() || !slices.Equal(f.snapshot(), k.snapshot()) {
 			t.Errorf("%s: tracking differs", when)
 		}
@@ -87,6 +93,57 @@ func TestSkip_copiesACompactedLog(t *testing.T) {
 	if here == 0 || here > dropped {
 		t.Errorf("the gap proves the commit up to %d, the leader's up to %d", here, dropped)
 	}
+}
+
+// units are the offsets at which units of retention begin.
+func units(l *Log) (starts []chunk.Offset) {
+	for _, s := range l.Segments() {
+		if s.UnitStart {
+			starts = append(starts, s.BaseOffset)
+		}
+	}
+	return starts
+}
+
+// A segment whose head is in a gap begins its unit whatever happens before it is
+// sealed (I21).
+func TestSkip_unitStartSurvives(t *testing.T) {
+	f := memFixture(t)
+	f.publish(2, 10)
+	f.sync()
+	tail := f.log.Tail()
+	g := Gap{Last: tail.LSN + 3, Segments: []GapSegment{{FirstLSN: tail.LSN + 1, UnitStart: true}}}
+	want := func(when string, size int64) {
+		t.Helper()
+		if got := units(f.log); len(got) == 0 || got[len(got)-1] != 4 || f.log.unit.userBytes != size {
+			t.Fatalf("%s: units begin at %v, the last has %d bytes, want %d", when, got, f.log.unit.userBytes, size)
+		}
+	}
+	behind := func() int64 {
+		f.t.Helper()
+		must(t, f.log.Skip(g))
+		c := f.user(2, 10)
+		size := c.Header.UserBytes()
+		f.append(c)
+		return size
+	}
+	size := behind()
+	want("appended", size)
+	f.powerOff() // the chunk is lost, MANIFEST's record is not
+	if f.log.Tail() != tail {
+		t.Fatalf("tail %v", f.log.Tail())
+	}
+	behind()
+	f.sync()
+	want("appended again", size)
+	f.powerOff()
+	want("after a power loss", size)
+	_, err := f.log.Truncate(tail.LSN + 4)
+	must(t, err)
+	want("cut to its only chunk", size)
+	must(t, f.log.records.rewrite(f.log.state.Records()))
+	f.restart()
+	want("with MANIFEST rewritten", size)
 }
 
 // A crash behind Skip and before the chunk behind the gap leaves the log before

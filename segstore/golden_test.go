@@ -169,6 +169,7 @@ func TestGolden_manifest(t *testing.T) {
 		{Kind: manifest.KindLine, Line: manifest.EpochLine{Epoch: 2, LSN: 3, Offset: 1}},
 		{Kind: manifest.KindCut, LSN: 4},
 		{Kind: manifest.KindCutDone, LSN: 4},
+		{Kind: manifest.KindUnit, LSN: 3},
 		{Kind: manifest.KindStart, Start: manifest.Start{LSN: 3, Offset: 1, Digest: sum.DigestAfter, Line: sum.Lines[0]}},
 	}
 	b := manifest.Encode(testIncarnation, records)
@@ -180,6 +181,7 @@ func TestGolden_manifest(t *testing.T) {
 	parts = append(parts, frame("epoch line", part{8, "epoch"}, part{8, "first LSN"}, part{8, "first offset"})...)
 	parts = append(parts, frame("cut", part{8, "LSN"})...)
 	parts = append(parts, frame("cut done", part{8, "LSN"})...)
+	parts = append(parts, frame("unit start", part{8, "LSN"})...)
 	parts = append(parts, frame("log start", part{8, "LSN"}, part{8, "offset"}, part{8, "digest"},
 		part{8, "line of the LSN before: epoch"}, part{8, "its first LSN"}, part{8, "its first offset"})...)
 	golden(t, "manifest", "A MANIFEST; incarnation 0123456789abcdef", b, parts)

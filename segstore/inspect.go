@@ -114,6 +114,7 @@ func Inspect(fsys vfs.FS, dir string, inc chunk.Incarnation) (*Inspection, error
 	slices.SortFunc(names, compareNames)
 	for _, n := range names {
 		sum, err := countFile(fsys, path.Join(dir, segmentFile(n)), inc, n, tail.Epoch)
+		sum.UnitStart = sum.UnitStart || state.UnitStart == n.FirstLSN
 		var problems []error
 		if err != nil {
 			problems = append(problems, err)

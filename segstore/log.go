@@ -38,19 +38,16 @@ type Log struct {
 	tracking *tracking.State
 	unit     unitCount
 	// skipped is the end of a gap behind the tail, if it is above the tail.
-	skipped chunk.LSN
-	// unitStart: the segment that comes next begins a unit whose first chunk is
-	// in a gap.
-	unitStart bool
-	digest    chunk.Digest
-	last      chunk.Timestamp // of the last chunk
-	lastAt    int64           // its position in the active segment
-	lastCRC   uint32          // of its head
-	buffers   [][]byte        // for one write, reused
-	removals  []removal       // files that could not be removed yet
-	check     checkpointing
-	rewriter  *rewriting // the last one that was begun
-	unread    bool       // the last recovery has failed: the fields above say nothing
+	skipped  chunk.LSN
+	digest   chunk.Digest
+	last     chunk.Timestamp // of the last chunk
+	lastAt   int64           // its position in the active segment
+	lastCRC  uint32          // of its head
+	buffers  [][]byte        // for one write, reused
+	removals []removal       // files that could not be removed yet
+	check    checkpointing
+	rewriter *rewriting // the last one that was begun
+	unread   bool       // the last recovery has failed: the fields above say nothing
 
 	// layout is what readers see of the files.
 	layout atomic.Pointer[layout]

@@ -102,7 +102,7 @@ func (l *Log) shed() {
 	}
 	l.store.cache.cut(&l.cached, 0)
 	l.active, l.unit, l.digest, l.last, l.lastAt, l.lastCRC = nil, unitCount{}, 0, 0, 0, 0
-	l.skipped, l.unitStart = 0, false
+	l.skipped = 0
 	l.check.reset()
 	l.removals = nil
 }

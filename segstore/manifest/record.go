@@ -26,10 +26,13 @@ const (
 	KindCut Kind = 6
 	// KindCutDone: the files agree with the last KindCut.
 	KindCutDone Kind = 7
+	// KindUnit: the segment that comes next, which begins at LSN, begins a unit of
+	// retention, though the chunk that would say so is missing (C5).
+	KindUnit Kind = 8
 )
 
 func (k Kind) String() string {
-	names := [...]string{"", "begin", "sealed", "replaced", "start", "line", "cut", "cut done"}
+	names := [...]string{"", "begin", "sealed", "replaced", "start", "line", "cut", "cut done", "unit start"}
 	if int(k) < len(names) && k != 0 {
 		return names[k]
 	}
@@ -56,7 +59,7 @@ type Record struct {
 	Old     []Name    // KindReplaced, ascending
 	Start   Start     // KindStart
 	Line    EpochLine // KindLine
-	LSN     chunk.LSN // KindCut, KindCutDone
+	LSN     chunk.LSN // KindCut, KindCutDone, KindUnit
 }
 
 const (
@@ -97,7 +100,7 @@ func appendBody(b []byte, inc chunk.Incarnation, r *Record) []byte {
 		b = appendLine(b, r.Start.Line)
 	case KindLine:
 		b = appendLine(b, r.Line)
-	case KindCut, KindCutDone:
+	case KindCut, KindCutDone, KindUnit:
 		b = be.AppendUint64(b, uint64(r.LSN))
 	default:
 		panic(fmt.Sprintf("manifest: encode %s", r.Kind))
@@ -131,7 +134,7 @@ func bodyLength(b []byte) int {
 		return startLength
 	case KindLine:
 		return 4 + lineLength
-	case KindCut, KindCutDone:
+	case KindCut, KindCutDone, KindUnit:
 		return cutLength
 	}
 	return -1
@@ -145,7 +148,7 @@ func readBody(inc chunk.Incarnation, b []byte) (Record, error) {
 		return Record{}, fmt.Errorf("%w: record of %d bytes", ErrContradiction, len(b))
 	}
 	r := Record{Kind: Kind(b[0])}
-	if r.Kind > KindCutDone {
+	if r.Kind > KindUnit {
 		return Record{}, fmt.Errorf("%w: record of %s", ErrVersion, r.Kind)
 	}
 	if n := bodyLength(b); n != len(b) {
@@ -172,7 +175,7 @@ func readBody(inc chunk.Incarnation, b []byte) (Record, error) {
 		}
 	case KindLine:
 		r.Line = readLine(b[4:])
-	case KindCut, KindCutDone:
+	case KindCut, KindCutDone, KindUnit:
 		r.LSN = chunk.LSN(be.Uint64(b[4:]))
 	}
 	if err == nil && (r.Kind == KindSealed || r.Kind == KindReplaced) && r.Summary.Incarnation != inc {

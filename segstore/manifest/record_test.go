@@ -28,6 +28,7 @@ func sampleRecords() []Record {
 		{Kind: KindCut, LSN: c.LastLSN},
 		{Kind: KindCutDone, LSN: c.LastLSN},
 		{Kind: KindLine, Line: EpochLine{Epoch: 9, LSN: c.LastLSN + 1, Offset: c.NextOffset}},
+		{Kind: KindUnit, LSN: c.FirstLSN},
 	}
 }
 

@@ -23,6 +23,9 @@ type State struct {
 	// Cut is the LSN of a cut that was begun and not finished, if CutOpen.
 	Cut     chunk.LSN
 	CutOpen bool
+	// UnitStart is where the segment behind the sealed ones begins if that begins
+	// a unit by a record, not by its first chunk; else 0.
+	UnitStart chunk.LSN
 }
 
 // NewState returns the state of a log without records: it starts at LSN 1.
@@ -62,6 +65,13 @@ func (s *State) Apply(r *Record) error {
 		}
 		s.Cut, s.CutOpen = 0, false
 		return nil
+	case KindUnit:
+		lsn, _, _, _ := s.End()
+		if r.LSN != lsn {
+			return fmt.Errorf("%w: unit starts at %d, the next segment at %d", ErrContradiction, r.LSN, lsn)
+		}
+		s.UnitStart = lsn
+		return nil
 	}
 	return fmt.Errorf("%w: %s", ErrContradiction, r.Kind)
 }
@@ -93,6 +103,7 @@ func (s *State) seal(seg *Summary) error {
 	}
 	s.Lines = lines
 	s.Segments = append(s.Segments, *seg)
+	s.UnitStart = 0
 	return nil
 }
 
@@ -142,6 +153,9 @@ func (s *State) setStart(start Start) error {
 	reset := keep == len(s.Segments) // nothing sealed is left
 	s.Segments = s.Segments[keep:]
 	s.Start = start
+	if s.UnitStart < start.LSN {
+		s.UnitStart = 0
+	}
 	lines := make([]EpochLine, 0, len(s.Lines)+1)
 	if start.Line.Epoch > 0 {
 		lines = append(lines, start.Line)
@@ -170,6 +184,14 @@ func (s *State) addLine(l EpochLine) error {
 // ends in n goes too: the log must not end in a sealed segment, so it is opened
 // again.
 func (s *State) cut(n chunk.LSN) {
+	if s.UnitStart > n {
+		s.UnitStart = 0
+	}
+	for i := range s.Segments {
+		if seg := &s.Segments[i]; seg.FirstLSN <= n && seg.LastLSN >= n && seg.UnitStart {
+			s.UnitStart = seg.FirstLSN // it is unsealed again, and its head may be missing
+		}
+	}
 	s.Segments = slices.DeleteFunc(slices.Clone(s.Segments), func(seg Summary) bool { return seg.LastLSN >= n })
 	s.Lines = slices.DeleteFunc(slices.Clone(s.Lines), func(l EpochLine) bool { return l.LSN > n })
 	s.Cut, s.CutOpen = n, true
@@ -202,6 +224,9 @@ func (s *State) Records() []Record {
 		out = append(out, Record{Kind: KindSealed, Summary: s.Segments[i]})
 	}
 	emit(^chunk.LSN(0))
+	if s.UnitStart != 0 {
+		out = append(out, Record{Kind: KindUnit, LSN: s.UnitStart})
+	}
 	if s.CutOpen {
 		out = append(out, Record{Kind: KindCut, LSN: s.Cut})
 	}

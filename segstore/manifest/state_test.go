@@ -174,3 +174,38 @@ func sameState(a, b *State) bool {
 	return lines && a.Start == b.Start && a.Cut == b.Cut && a.CutOpen == b.CutOpen &&
 		len(a.Segments) == len(b.Segments) && (len(a.Segments) == 0 || reflect.DeepEqual(a.Segments, b.Segments))
 }
+
+// A unit that begins by a record: with the segment that comes next, until that
+// is sealed or cut away; a cut that opens it again keeps what its summary said.
+func TestState_unitStart(t *testing.T) {
+	l := newLog()
+	a, b := l.sealed(2), l.sealed(3)
+	a.UnitStart, b.UnitStart = false, true
+	begin := sealedRecord(a)
+	unit := Record{Kind: KindUnit, LSN: b.FirstLSN}
+	if _, err := Fold(testIncarnation, []Record{begin, {Kind: KindUnit, LSN: b.FirstLSN + 1}}); !errors.Is(err, ErrContradiction) {
+		t.Errorf("elsewhere than at the end: %v", err)
+	}
+	for name, x := range map[string]struct {
+		records []Record
+		want    chunk.LSN
+	}{
+		"noted":           {[]Record{begin, unit}, b.FirstLSN},
+		"twice":           {[]Record{begin, unit, unit}, b.FirstLSN},
+		"sealed":          {[]Record{begin, unit, sealedRecord(b)}, 0},
+		"cut inside":      {[]Record{begin, unit, {Kind: KindCut, LSN: b.FirstLSN}}, b.FirstLSN},
+		"cut away":        {[]Record{begin, unit, {Kind: KindCut, LSN: a.LastLSN}}, 0},
+		"opened again":    {[]Record{begin, unit, sealedRecord(b), {Kind: KindCut, LSN: b.LastLSN}}, b.FirstLSN},
+		"sealed, cut out": {[]Record{begin, unit, sealedRecord(b), {Kind: KindCut, LSN: a.FirstLSN}}, 0},
+		"the log's start": {[]Record{begin, unit, {Kind: KindStart, Start: startAt(&b, a.Lines[0])}}, b.FirstLSN},
+		"below the start": {[]Record{begin, unit, {Kind: KindStart, Start: Start{LSN: b.FirstLSN + 9, Line: a.Lines[0]}}}, 0},
+	} {
+		s := fold(t, x.records...)
+		if s.UnitStart != x.want {
+			t.Errorf("%s: unit starts at %d, want %d", name, s.UnitStart, x.want)
+		}
+		if again := fold(t, s.Records()...); again.UnitStart != x.want {
+			t.Errorf("%s: rewritten it starts at %d, want %d", name, again.UnitStart, x.want)
+		}
+	}
+}
