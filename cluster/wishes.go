@@ -15,8 +15,8 @@ import (
 
 // Proposed takes what a replica of this node wants of the metadata (D1, D2,
 // D3). It never blocks. A wish that comes to nothing is dropped: the replica
-// has it again as long as it holds. Only a registration is seen through here,
-// since the replica does nothing before it.
+// has it again as long as it holds. Only what it says once is seen through here:
+// a registration, before which it does nothing, and that its voters are settled.
 func (c *Cluster) Proposed(stream chunk.Incarnation, p protocol.Proposal) { c.wishes.add(stream, p) }
 
 // wishes are the replicas' proposals on their way to the metadata, many in one
@@ -110,7 +110,7 @@ type taken struct {
 	settlement
 }
 
-// wishPause is before a registration is tried again.
+// wishPause is before a wish that must not be dropped is tried again.
 const wishPause = 100 * time.Millisecond
 
 // carry hands the replicas' wishes to the metadata.
@@ -161,7 +161,7 @@ func (c *Cluster) register(list []taken) {
 	}
 }
 
-// again puts a registration back after a pause.
+// again puts a wish back after a pause.
 func (c *Cluster) again(t taken) {
 	time.AfterFunc(wishPause, func() { c.wishes.add(t.stream, t.Proposal) })
 }
@@ -187,6 +187,7 @@ func (c *Cluster) changeVoters(list []taken) {
 	view := c.View()
 	body := &catalog.ChangeVoters{}
 	changing := make(map[chunk.Incarnation]bool)
+	var settled []taken
 	for _, t := range list {
 		s, ok := view.Incarnation(t.stream)
 		if !ok || t.settlement.epoch != s.Epoch || changing[t.stream] {
@@ -203,14 +204,22 @@ func (c *Cluster) changeVoters(list []taken) {
 			if change, ok = catalog.NextChange(s, c.config.Node, t.settlement.version); !ok {
 				continue
 			}
+			settled = append(settled, t)
 		default:
 			continue
 		}
 		changing[t.stream] = true
 		body.Changes = append(body.Changes, change)
 	}
-	if len(body.Changes) > 0 {
-		c.wishFor(body)
+	if len(body.Changes) == 0 {
+		return
+	}
+	if _, err := c.wishFor(body); err != nil {
+		// What is refused, something newer stands against, and changed looks at
+		// that; what was not heard, nobody would say again.
+		for _, t := range settled {
+			c.again(t)
+		}
 	}
 }
 

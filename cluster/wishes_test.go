@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"sync"
 	"testing"
 
@@ -82,6 +83,30 @@ func TestProposed_replacesAReplica(t *testing.T) {
 		_, ok := stream(c).Replica("n2")
 		return !ok
 	})
+}
+
+// Whoever is to leave goes although the metadata could not be reached when the
+// leader, once and for all, called its voters settled.
+func TestProposed_settledUnheard(t *testing.T) {
+	c := openThree(t, nil)
+	ctx := within(t)
+	i := stream(c).Incarnation
+	if err := c.do(ctx, &catalog.AddReplicas{Replicas: []catalog.Added{{Stream: i, Node: "n2", Instead: "n1"}}}); err != nil {
+		t.Fatal(err)
+	}
+	says(c, protocol.ProposeSettled, "n1")
+	says(c, protocol.ProposePromote, "n2")
+	eventually(t, c, "n2 is a voter", voter(c, "n2"))
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	unreached := &Cluster{config: c.config, log: c.log, meta: c.meta, wishes: c.wishes, done: over}
+	unreached.failure.ch = make(chan struct{})
+	at := settlement{stream(c).Epoch, stream(c).ConfigVersion}
+	unreached.changeVoters([]taken{{
+		wish{i, protocol.ProposeSettled, "n1"},
+		protocol.Proposal{Kind: protocol.ProposeSettled, Node: "n1", Epoch: at.epoch, Config: at.version}, at,
+	}})
+	eventually(t, c, "n1 is no voter", func(*catalog.State) bool { return !voter(c, "n1")(nil) })
 }
 
 func TestProposed_registersAndClears(t *testing.T) {
