@@ -236,15 +236,15 @@ const (
 	outcomeFailed
 )
 
-// remoteError is another node's error in its words.
-type remoteError struct {
+// answeredError is another node's error in its words.
+type answeredError struct {
 	text string
 	void bool
 }
 
-func (e *remoteError) Error() string { return e.text }
+func (e *answeredError) Error() string { return e.text }
 
-func (e *remoteError) Is(target error) bool { return e.void && target == ErrVoid }
+func (e *answeredError) Is(target error) bool { return e.void && target == ErrVoid }
 
 // writer appends fields.
 type writer struct{ b []byte }
@@ -374,7 +374,7 @@ func (r *reader) outcome() error {
 		if len(text) > reasonBytes || !utf8.Valid(text) {
 			r.fail()
 		}
-		return &remoteError{string(text), code == outcomeVoid}
+		return &answeredError{string(text), code == outcomeVoid}
 	}
 	r.fail()
 	return r.err

@@ -48,7 +48,7 @@ var layouts = []layout{
 				Stream: 0x1111, Epoch: 3, Node: "n2", Run: 0x2222, Registration: 2, Tail: chunk.Tail{Epoch: 2, LSN: 9},
 				Commit: 8, LogStart: 1, Aside: true, Damaged: true, Mark: chunk.Tail{Epoch: 2, LSN: 10}, Pending: []byte("pending"),
 			}},
-			{Err: &remoteError{text: "no such replica"}},
+			{Err: &answeredError{text: "no such replica"}},
 		},
 		func(v any) []byte { return EncodeFenceAnswers(v.([]FenceAnswer)) },
 		func(b []byte) (any, error) { return DecodeFenceAnswers(b) },
@@ -64,7 +64,7 @@ var layouts = []layout{
 		func(b []byte) (any, error) { return DecodeInstalls(b) },
 	},
 	{
-		"outcomes", []error{nil, &remoteError{text: "another run", void: true}, &remoteError{text: "busy"}},
+		"outcomes", []error{nil, &answeredError{text: "another run", void: true}, &answeredError{text: "busy"}},
 		func(v any) []byte { return EncodeOutcomes(v.([]error)) },
 		func(b []byte) (any, error) { return DecodeOutcomes(b) },
 	},
