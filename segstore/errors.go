@@ -42,17 +42,26 @@ type DamageError struct {
 	// Segment names the file's place in the log.
 	Segment manifest.Name
 	// First and Last bound the LSNs that are lost or unproven; Last is 0 where
-	// it is not known.
+	// it is not known, and below First where all chunks are good and the file's
+	// end is not.
 	First, Last chunk.LSN
-	Cause       error
+	// Offset is the first record that may be lost, Next the one behind the last;
+	// 0 where it is not known.
+	Offset, Next chunk.Offset
+	Cause        error
 }
 
 func (e *DamageError) Error() string {
-	upTo := "the durable mark"
-	if e.Last != 0 {
-		upTo = e.Last.String()
+	what := fmt.Sprintf("chunks %d to %d", e.First, e.Last)
+	switch {
+	case e.Last == 0:
+		what = fmt.Sprintf("chunks from %d on (offsets from %d on)", e.First, e.Offset)
+	case e.First > e.Last:
+		what = fmt.Sprintf("what is behind chunk %d", e.Last)
+	case e.Next > e.Offset:
+		what += fmt.Sprintf(" (offsets %d to %d)", e.Offset, e.Next-1)
 	}
-	return fmt.Sprintf("segstore: damaged: chunks %d to %s, in %s at byte %d: %v", e.First, upTo, e.File, e.Position, e.Cause)
+	return fmt.Sprintf("segstore: damaged: %s, in %s at byte %d: %v", what, e.File, e.Position, e.Cause)
 }
 
 // Unwrap gives ErrDamaged and the cause.

@@ -293,9 +293,9 @@ func (r *Reader) explain(err error) error {
 		return errMoved
 	}
 	if errors.Is(err, fs.ErrNotExist) || isBadChunk(err) || errors.Is(err, errRead) {
-		d := &DamageError{File: s.path(), Position: r.position, Segment: s.name, First: r.lsn, Last: r.lsn, Cause: err}
+		d := &DamageError{File: s.path(), Position: r.position, Segment: s.name, First: r.lsn, Last: r.lsn, Offset: r.offset, Cause: err}
 		if sum := s.summary.Load(); sum != nil {
-			d.Last = sum.LastLSN
+			d.Last, d.Next = sum.LastLSN, sum.NextOffset
 			s.found.CompareAndSwap(nil, d)
 		}
 		return d

@@ -519,7 +519,8 @@ func (r *recovery) sealedSegment(sum *manifest.Summary) *segment {
 			cause = errors.New("file is missing")
 		}
 		r.damaged(s, &DamageError{
-			File: s.path(), Segment: s.name, First: sum.FirstLSN, Last: sum.LastLSN, Cause: cause,
+			File: s.path(), Segment: s.name, First: sum.FirstLSN, Last: sum.LastLSN,
+			Offset: sum.BaseOffset, Next: sum.NextOffset, Cause: cause,
 		})
 	}
 	return s

@@ -178,7 +178,7 @@ func (r *recovery) judgeEnd(d *DamageError) error {
 	if r.mark <= l.tail.LSN && !errors.Is(d.Cause, errRead) {
 		return nil
 	}
-	d.First = l.tail.LSN + 1
+	d.First, d.Offset = l.tail.LSN+1, l.next
 	if r.mark > l.tail.LSN {
 		d.Last = r.mark
 	}
@@ -232,7 +232,7 @@ func (r *recovery) track(segments []*segment) {
 	state := tracking.New(l.config.Caps, first)
 	for _, s := range segments[min(from, len(segments)):] {
 		if err := l.foldSegment(state, s, position); err != nil {
-			d := &DamageError{File: s.path(), Segment: s.name, First: s.name.FirstLSN, Cause: err}
+			d := &DamageError{File: s.path(), Segment: s.name, First: s.name.FirstLSN, Offset: s.base, Cause: err}
 			r.damaged(s, d)
 			r.Aside = AsideDamaged
 			return

@@ -202,9 +202,9 @@ func (k *Scrubber) finish() {
 		return
 	}
 	s := f.segment
-	d := &DamageError{File: s.path(), Position: f.walk.position, Segment: s.name, First: f.next, Cause: f.err}
+	d := &DamageError{File: s.path(), Position: f.walk.position, Segment: s.name, First: f.next, Offset: f.offset, Cause: f.err}
 	if f.sealed != nil {
-		d.Last = f.sealed.LastLSN
+		d.Last, d.Next = f.sealed.LastLSN, f.sealed.NextOffset
 		s.damage.CompareAndSwap(nil, d)
 	}
 	k.note(func(st *ScrubStats) { st.Damaged++; st.Last = d })
@@ -228,13 +228,14 @@ type scrubbed struct {
 	cuts    uint64
 	walk    *walker
 	sum     manifest.Summary
-	next    chunk.LSN // the chunk that is due
+	next    chunk.LSN // the chunk that is due, and its first record
+	offset  chunk.Offset
 	done    bool
 	err     error
 }
 
 func newScrubbed(s *segment, h *handle) *scrubbed {
-	f := &scrubbed{segment: s, handle: h, sealed: s.summary.Load(), cuts: s.log.cuts.Load(), next: s.name.FirstLSN}
+	f := &scrubbed{segment: s, handle: h, sealed: s.summary.Load(), cuts: s.log.cuts.Load(), next: s.name.FirstLSN, offset: s.base}
 	limit := s.synced.Load()
 	if f.sealed != nil {
 		limit = f.sealed.Size
@@ -264,7 +265,7 @@ func (f *scrubbed) step() int64 {
 		return 0
 	}
 	f.sum.Add(&h, h.Epoch)
-	f.next = h.LSN + 1
+	f.next, f.offset = h.LSN+1, h.Next()
 	return int64(h.Length())
 }
 
