@@ -206,6 +206,10 @@ func (c *Conn) write(frames []byte) error {
 // SendCommand sends a command that is not answered, or whose answer is dropped.
 func (c *Conn) SendCommand(command wire.Command) error { return c.write(wire.Append(nil, command)) }
 
+// SendFrames sends frames that the caller has encoded with wire.Append, all in
+// one write.
+func (c *Conn) SendFrames(frames []byte) error { return c.write(frames) }
+
 func (c *Conn) nextID() uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +39,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "cmpjson": compareJSON, "flip": flip,
+			"exits": exits, "cmpjson": compareJSON, "flip": flip, "unhex": unhex,
 		},
 	})
 }
@@ -63,6 +65,11 @@ func setUp(env *testscript.Env) error {
 	env.Setenv("MILLRACE_ADDR", "http://"+n.Addresses().HTTP)
 	env.Setenv("MILLRACE_STREAM", n.Addresses().Stream)
 	env.Setenv("DATA", c.DataDir)
+	goldens, err := filepath.Abs("account/testdata")
+	if err != nil {
+		return err
+	}
+	env.Setenv("OSIRIS", goldens)
 	env.Setenv("HOME", env.WorkDir)
 	return nil
 }
@@ -158,4 +165,19 @@ func flip(ts *testscript.TestScript, neg bool, args []string) {
 	bit, err := strconv.ParseInt(args[1], 10, 64)
 	ts.Check(err)
 	ts.Check(harness.Flip(files[0], bit))
+}
+
+// unhex FROM TO writes the bytes that a file tells in hex digits and comments.
+func unhex(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: unhex FROM TO")
+	}
+	var digits strings.Builder
+	for line := range strings.Lines(ts.ReadFile(args[0])) {
+		code, _, _ := strings.Cut(line, "#")
+		digits.WriteString(strings.Join(strings.Fields(code), ""))
+	}
+	b, err := hex.DecodeString(digits.String())
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), b, 0o600))
 }

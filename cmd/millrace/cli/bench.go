@@ -22,12 +22,13 @@ func benchCommand(t *terminal) *cobra.Command {
 			"millrace bench produce", "as fast as it goes, frames of 100, at most 10,000 unconfirmed",
 			"millrace bench consume --messages 5000000", "fill a stream, then read it",
 			"millrace bench e2e --rate 1000 --time 30s", "from due to consumed, at a fixed rate",
+			"millrace bench tracking", "1,000 references that store offsets beside a publisher",
 			"millrace bench produce --stream other:5552 -o json", "another broker, for scripts",
 			"millrace bench disk --dir .", "what this disk can do at all"),
 		benchLoad(t, "produce", "publish and wait for confirms", bench.Load{Producers: 1, Frame: 100}),
 		benchLoad(t, "consume", "read a filled stream from the first message on", bench.Load{Consumers: 1, Frame: 100, Messages: 5_000_000}),
 		benchLoad(t, "e2e", "publish at a fixed rate and measure until a consumer has it", bench.Load{Producers: 1, Consumers: 1, Rate: 1000, Frame: 1}),
-		benchDisk(t), benchReport(t))
+		benchTracking(t), benchDisk(t), benchReport(t))
 }
 
 // benchOptions are what the three loads share.
@@ -114,7 +115,7 @@ func (o *benchOptions) run(ctx context.Context, t *terminal) error {
 		return streamProblem(err, o.access.addr, o.name)
 	}
 	if !o.keep {
-		defer o.deleteStreams(cfg, made)
+		defer deleteStreams(t, cfg, made)
 	}
 	if o.kind == "consume" {
 		if err := o.fill(ctx, t, runner, made); err != nil {
@@ -139,17 +140,11 @@ func (o *benchOptions) measure(ctx context.Context, t *terminal, runner *bench.R
 	if runner.Server, err = bench.Watch(o.serverPID); err != nil {
 		return result, err
 	}
-	if o.cpuProfile != "" {
-		file, err := os.Create(o.cpuProfile)
-		if err != nil {
-			return result, err
-		}
-		defer file.Close()
-		if err := pprof.StartCPUProfile(file); err != nil {
-			return result, err
-		}
-		defer pprof.StopCPUProfile()
+	stop, err := profile(o.cpuProfile)
+	if err != nil {
+		return result, err
 	}
+	defer stop()
 	begin := time.Now()
 	p := showProgress(t, func() string {
 		return fmt.Sprintf("%3.0f s  %s sent  %s confirmed  %s consumed", time.Since(begin).Seconds(),
@@ -165,6 +160,25 @@ func (o *benchOptions) measure(ctx context.Context, t *terminal, runner *bench.R
 	return runner.EndToEnd(ctx, o.load)
 }
 
+// profile writes a CPU profile of this process to the file, if one is named,
+// until stop.
+func profile(path string) (stop func(), err error) {
+	if path == "" {
+		return func() {}, nil
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = file.Close() // of no use if it is not whole, and seen then
+	}, nil
+}
+
 // makeStreams creates the streams that are not there and returns their names.
 func (o *benchOptions) makeStreams(ctx context.Context, cfg client.Config, runner *bench.Runner) (made []string, err error) {
 	conn, err := client.Dial(ctx, cfg)
@@ -178,31 +192,43 @@ func (o *benchOptions) makeStreams(ctx context.Context, cfg client.Config, runne
 			name = fmt.Sprintf("%s-%d", o.name, i+1)
 		}
 		runner.Streams = append(runner.Streams, name)
-		switch err := conn.Create(ctx, name, nil); client.Code(err) {
-		case wire.CodeOK:
-			made = append(made, name)
-		case wire.CodeStreamAlreadyExists, wire.CodePreconditionFailed: // with the same or other arguments
-		default:
+		isNew, err := makeStream(ctx, conn, name, nil)
+		if err != nil {
 			return made, err
+		}
+		if isNew {
+			made = append(made, name)
 		}
 	}
 	return made, nil
 }
 
+// makeStream creates a stream unless it is there, with whatever arguments.
+func makeStream(ctx context.Context, conn *client.Conn, name string, arguments map[string]string) (isNew bool, err error) {
+	switch err := conn.Create(ctx, name, arguments); client.Code(err) {
+	case wire.CodeOK:
+		return true, nil
+	case wire.CodeStreamAlreadyExists, wire.CodePreconditionFailed: // with the same or other arguments
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
 // deleteStreams takes the benchmark's own streams away, also after an
 // interrupt.
-func (o *benchOptions) deleteStreams(cfg client.Config, made []string) {
+func deleteStreams(t *terminal, cfg client.Config, made []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), cfg.Timeout)
 	defer cancel()
 	conn, err := client.Dial(ctx, cfg)
 	if err != nil {
-		fmt.Fprintf(o.access.t.err, "the streams of the benchmark are left behind: %v\n", err)
+		fmt.Fprintf(t.err, "the streams of the benchmark are left behind: %v\n", err)
 		return
 	}
 	defer conn.Close()
 	for _, name := range made {
 		if err := conn.Delete(ctx, name); err != nil {
-			fmt.Fprintf(o.access.t.err, "stream %s is left behind: %v\n", name, err)
+			fmt.Fprintf(t.err, "stream %s is left behind: %v\n", name, err)
 		}
 	}
 }
@@ -238,19 +264,13 @@ var benchColumns = []column{right("SIZE"), right("MESSAGES"), right("SECONDS"), 
 	right("CONFIRM P50"), right("P99"), right("MAX"), right("E2E P50"), right("P99"), right("MAX"), right("CPU µS/MSG"), right("PEAK RSS")}
 
 func benchCells(r bench.Result) []string {
-	ms := func(v float64) string {
-		if v == 0 {
-			return "-"
-		}
-		return fmt.Sprintf("%.2f ms", v)
-	}
 	cpu, rss := "-", "-"
 	if r.ServerRSS > 0 {
 		cpu, rss = fmt.Sprintf("%.2f", r.ServerCPU), size(r.ServerRSS)
 	}
 	return []string{count(uint64(r.Load.Size)), count(r.Messages), fmt.Sprintf("%.2f", r.Seconds), count(uint64(r.PerSecond)),
-		fmt.Sprintf("%.1f", r.MBPerSec), ms(r.Confirm.P50), ms(r.Confirm.P99), ms(r.Confirm.Max),
-		ms(r.EndToEnd.P50), ms(r.EndToEnd.P99), ms(r.EndToEnd.Max), cpu, rss}
+		fmt.Sprintf("%.1f", r.MBPerSec), latency(r.Confirm.P50), latency(r.Confirm.P99), latency(r.Confirm.Max),
+		latency(r.EndToEnd.P50), latency(r.EndToEnd.P99), latency(r.EndToEnd.Max), cpu, rss}
 }
 
 func benchReport(t *terminal) *cobra.Command {
