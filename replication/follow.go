@@ -27,6 +27,8 @@ func (r *Replica) writes(c *segstore.Chunk) bool {
 	if t.failed == nil {
 		if err := t.run.log.Append(c); err != nil {
 			r.fail(err)
+		} else {
+			r.node.disk.wrote(c.Header.Length())
 		}
 	}
 	return t.failed == nil

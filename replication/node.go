@@ -36,6 +36,11 @@ type Config struct {
 	Limits protocol.Limits
 	// RetainEvery is the time between two looks at retention: 10 s.
 	RetainEvery time.Duration
+	// Disk has the free space watched.
+	Disk DiskConfig
+	// Clocks tells what the other voters' clocks say; nil: there is nobody to
+	// ask. It must not block.
+	Clocks func() []time.Time
 	// CompactBytesPerSecond bounds what is read for compaction: 20 MB; negative:
 	// nothing is compacted.
 	CompactBytesPerSecond int64
@@ -74,12 +79,15 @@ type Node struct {
 	queue      Scheduler
 	alarms     *alarms
 	compaction *compaction
+	age        ageClock
+	disk       *diskWatch
 
 	mu       sync.RWMutex // guards the fields below
 	replicas map[chunk.Incarnation]*Replica
 	linked   map[protocol.NodeID]bool
 	closed   bool
 	stop     func() bool // of the retention timer
+	sweepAt  time.Time   // when it fires
 }
 
 // NewNode returns a node without replicas.
@@ -106,8 +114,11 @@ func NewNode(c Config) *Node {
 	if n.newRun == nil {
 		n.newRun = randomRun
 	}
+	n.age.others = c.Clocks
+	n.sweepAt = n.started.Add(n.retainEvery)
 	n.stop = n.clock.AfterFunc(n.retainEvery, n.sweep)
 	n.compaction = newCompaction(n, c.CompactBytesPerSecond)
+	n.disk = newDiskWatch(n, c.Disk)
 	return n
 }
 
@@ -139,6 +150,7 @@ func (n *Node) Open(s Stream, isNew bool) (*Replica, error) {
 	if err := r.startRun(); err != nil {
 		return nil, err
 	}
+	n.age.found(r.turns.run.log.LastTimestamp())
 	n.mu.Lock()
 	n.replicas[s.Incarnation] = r
 	closed := n.closed
@@ -198,6 +210,7 @@ func (n *Node) Close(ctx context.Context) error {
 	n.closed = true
 	n.mu.Unlock()
 	n.stop()
+	n.disk.close()
 	err := n.compaction.close(ctx)
 	err = errors.Join(err, n.closeReplicas(ctx))
 	n.alarms.close()
@@ -246,8 +259,16 @@ func (n *Node) sweep() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !n.closed {
+		n.sweepAt = n.clock.Now().Add(n.retainEvery)
 		n.stop = n.clock.AfterFunc(n.retainEvery, n.sweep)
 	}
+}
+
+// nextSweep is when retention is looked at next without another reason.
+func (n *Node) nextSweep() time.Time {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.sweepAt
 }
 
 // tick is the protocol's clock; timeOf its inverse.

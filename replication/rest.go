@@ -3,8 +3,6 @@ package replication
 import (
 	"time"
 
-	"github.com/millrace/millrace/replication/protocol"
-	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/tracking"
 )
@@ -49,50 +47,6 @@ func (r *Replica) forgetUnused() {
 	}
 	clear(t.unused[len(kept):])
 	t.unused = kept
-}
-
-// retain gives up what retention allows, after a roll, from time to time, and
-// when settings have changed. The leader decides; where the log starts then is
-// told to the protocol, for the followers, whose logs go there when E3 lets
-// them.
-func (r *Replica) retain() {
-	t := &r.turns
-	if t.run == nil || t.failed != nil {
-		t.retainWant, t.startWant = false, 0
-		return
-	}
-	if t.epoch == 0 {
-		t.retainWant = false // a follower goes where its leader is
-	}
-	if !t.retainWant && t.startWant == 0 {
-		return
-	}
-	t.retainWant = false
-	moved, err := r.moveStart()
-	if err != nil {
-		r.counters.fail(err)
-	}
-	if !moved {
-		return
-	}
-	start := logStart(t.run.log)
-	r.step(protocol.Input{Kind: protocol.InLogStart, Start: &start})
-}
-
-// moveStart moves the log start to where the protocol or retention wants it, as
-// far as E3 allows.
-func (r *Replica) moveStart() (moved bool, err error) {
-	t := &r.turns
-	log, s := t.run.log, &r.stream.Settings
-	before := log.LogStart().LSN
-	if t.startWant != 0 {
-		err = log.RaiseLogStart(t.startWant)
-		t.startWant = 0 // the protocol asks again when a snapshot is committed
-	}
-	if err == nil && s.retains() && t.epoch != 0 {
-		_, err = log.Retention(segstore.Policy{BytesMax: s.RetainBytes, AgeMax: s.RetainAge.Milliseconds()}, t.stamp)
-	}
-	return log.LogStart().LSN != before, err
 }
 
 // settleClosing closes or removes the replica once nothing is on its way.

@@ -53,5 +53,5 @@ func (r *Replica) configure(s Settings) {
 	if t.run != nil {
 		t.run.log.Configure(s.Log)
 	}
-	t.retainWant = true
+	t.retainWant, t.ageWant = true, true
 }

@@ -48,6 +48,7 @@ type Stats struct {
 	Syncs     uint64
 	Turns     uint64
 	Stores    uint64 // offsets stored by clients
+	Retained  uint64 // times that the log start was moved
 
 	// QueuedBytes were published and are not in the log.
 	QueuedBytes int64
@@ -62,8 +63,8 @@ type Stats struct {
 
 // counters are what turns and sessions count.
 type counters struct {
-	published, bytes, confirmed, duplicates, refused       atomic.Uint64
-	chunks, controls, rolls, syncs, turns, runs, malformed atomic.Uint64
+	published, bytes, confirmed, duplicates, refused                 atomic.Uint64
+	chunks, controls, rolls, syncs, turns, runs, malformed, retained atomic.Uint64
 
 	mu       sync.Mutex // guards the fields below
 	role     Role
@@ -134,7 +135,7 @@ func (r *Replica) Stats() Stats {
 		Runs: c.runs.Load(), Published: c.published.Load(), Bytes: c.bytes.Load(), Confirmed: c.confirmed.Load(),
 		Duplicate: c.duplicates.Load(), Refused: c.refused.Load(), Chunks: c.chunks.Load(), Controls: c.controls.Load(),
 		Rolls: c.rolls.Load(), Syncs: c.syncs.Load(), Turns: c.turns.Load(), QueuedBytes: r.queued.Load(), Publishers: r.publishers.count(),
-		Stores: r.stores.stored(),
+		Stores: r.stores.stored(), Retained: c.retained.Load(),
 	}
 	st.Commit, st.Next = r.progress.get()
 	c.mu.Lock()

@@ -104,10 +104,11 @@ type turns struct {
 	queries  map[uint64]query
 	lastID   uint64
 
-	startWant  chunk.LSN    // OutLogStart has come
-	rolled     chunk.LSN    // the last roll's snapshot, until it is committed
-	retainWant bool         // retention may allow something
-	ageWant    bool         // the log may be due to roll by age
+	startWant  chunk.LSN // OutLogStart has come
+	rolled     chunk.LSN // the last roll's snapshot, until it is committed
+	retainWant bool      // retention may allow something
+	ageWant    bool      // the log may be due to roll by age
+	asked      []retentionAsk
 	unused     []*reference // that may have lost their last session
 	owed       []owedChange // of operators, in the order of their places
 
@@ -133,6 +134,9 @@ func (r *Replica) Turn() (again bool) {
 	r.hearLinks()
 	r.takeBatches()
 	r.hearEvents()
+	if len(t.closing) > 0 {
+		r.takeBatches() // what a full disk has held back is refused now
+	}
 	r.hearTime()
 	r.takeStores()
 	r.write()
@@ -226,6 +230,9 @@ func (r *Replica) accept() protocol.Accept {
 	leader, leads := t.run.protocol.Leading()
 	if !leads {
 		return protocol.Take
+	}
+	if r.node.disk.full() && len(t.closing)+len(t.removing) == 0 {
+		return protocol.Hold // take refuses it where nothing will end the wait
 	}
 	return leader.Accept()
 }

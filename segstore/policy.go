@@ -14,6 +14,16 @@ type (
 	Start = manifest.Start
 	// Policy is a stream's retention.
 	Policy = plan.Policy
+	// Unit is one unit of retention and what becomes of it.
+	Unit = plan.Unit
+	// AgeClock decides which time it is when messages go for their age, Evidence
+	// what it may ask beside the machine's clock.
+	AgeClock = plan.AgeClock
+	Evidence = plan.Evidence
+	// DiskRule, DiskLimits and DiskLevel tell how much of a disk stays free.
+	DiskRule   = plan.DiskRule
+	DiskLimits = plan.DiskLimits
+	DiskLevel  = plan.DiskLevel
 	// RollKind says why a log should begin a new segment.
 	RollKind = plan.RollKind
 	// Appending says what is about to be appended.
@@ -25,6 +35,13 @@ const (
 	AppendingUser    = plan.AppendingUser
 	AppendingDelta   = plan.AppendingDelta
 	AppendingNothing = plan.AppendingNothing
+)
+
+// What a disk's level may be.
+const (
+	DiskRoomy = plan.DiskRoomy
+	DiskLow   = plan.DiskLow
+	DiskAlarm = plan.DiskAlarm
 )
 
 // The kinds of rolls.

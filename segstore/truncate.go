@@ -174,18 +174,17 @@ func (l *Log) Retention(policy Policy, now chunk.Timestamp) (moved bool, err err
 	return true, l.giveUp(in.Segments, n)
 }
 
-// PlanRetention tells, without changing anything, how many segments a policy
-// would take now and how many user bytes and records they hold. Mutator.
-func (l *Log) PlanRetention(policy Policy, now chunk.Timestamp) (segments int, userBytes int64, records uint64) {
+// Units tells, without changing anything, what a policy makes of each unit of
+// the log now, the oldest first. Mutator.
+func (l *Log) Units(policy Policy, now chunk.Timestamp) []Unit {
 	in := l.retainInput()
 	in.Policy, in.Now = policy, now
-	n := plan.Retain(&in)
-	for i := range n {
-		userBytes += in.Segments[i].UserBytes
-		records += in.Segments[i].Records
-	}
-	return n, userBytes, records
+	return plan.Units(&in)
 }
+
+// RetryRemovals removes files that were given up and could not be removed, or
+// were being read. Mutator.
+func (l *Log) RetryRemovals() { l.retryRemovals() }
 
 func (l *Log) retainInput() plan.RetainInput {
 	in := plan.RetainInput{Segments: l.state.Segments, Commit: l.Commit(), Durable: l.Durable().LSN}

@@ -1,0 +1,55 @@
+package replication
+
+import (
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+// SteadyClock is a Clock that also counts time without ever being set. Without
+// it the readings of Now are asked, whose differences are steady where they are
+// the machine's.
+type SteadyClock interface {
+	Clock
+	// Steady is how much time has passed since some moment.
+	Steady() time.Duration
+}
+
+// ageClock is the node's judge of time for retention by age.
+type ageClock struct {
+	others func() []time.Time // the other voters' clocks; nil: nobody is there
+
+	mu    sync.Mutex // guards the fields below
+	clock segstore.AgeClock
+	// newest is the timestamp of the newest record that was found on disk.
+	newest chunk.Timestamp
+}
+
+// found notes the newest record of a log that was opened.
+func (a *ageClock) found(newest chunk.Timestamp) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.newest = max(a.newest, newest)
+}
+
+// ageNow returns the time by which ages are judged at a moment of the clock, and
+// whether it is another than the clock says.
+func (n *Node) ageNow(now time.Time) (chunk.Timestamp, bool) {
+	a := &n.age
+	evidence := segstore.Evidence{}
+	if a.others != nil {
+		for _, t := range a.others() {
+			evidence.Others = append(evidence.Others, chunk.Timestamp(t.UnixMilli()))
+		}
+	}
+	steady := now.Sub(n.started)
+	if c, ok := n.clock.(SteadyClock); ok {
+		steady = c.Steady()
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	evidence.Newest = a.newest
+	return a.clock.Now(chunk.Timestamp(now.UnixMilli()), steady.Milliseconds(), evidence)
+}
