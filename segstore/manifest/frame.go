@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -101,44 +102,57 @@ func judgeBad(inc chunk.Incarnation, b []byte, bad int, bodyLength func([]byte) 
 		}
 		end = min(end, at)
 	}
-	if flippedOnce(inc, b[bad:end]) {
+	if at, ok := flippedOnce(inc, b[bad:end]); ok && !tornBefore(b, bad, bad+at) {
 		return fmt.Errorf("%w: one bit of the record at %d is wrong", ErrDamaged, bad)
 	}
 	return nil
 }
 
-// flippedOnce tells whether b is one whole frame but for a single bit: a torn
-// write does not look like that, rot does. The chance that a torn one does by
-// accident is its bits in 2^32.
+// sectorLength is what a disk writes wholly or not at all.
+const sectorLength = 512
+
+// tornBefore tells whether the wrong byte of a record looks like one that was
+// never written: from a border between sectors inside of the record on,
+// everything is zero. Where a record's end holds a single bit that is set, its
+// torn write differs from it by that bit alone.
+func tornBefore(b []byte, record, wrong int) bool {
+	border := wrong - wrong%sectorLength
+	return border > record && len(bytes.Trim(b[border:], "\x00")) == 0
+}
+
+// flippedOnce tells whether b is one whole frame but for a single bit, and in
+// which byte: a torn write seldom looks like that (see tornBefore), rot does. The
+// chance that one does by accident is its bits in 2^32.
 //
 // A CRC is linear: a flipped bit changes it by what depends on the bit's distance
 // from the end alone. So one pass over the distances finds the bit, if there is
 // one.
-func flippedOnce(inc chunk.Incarnation, b []byte) bool {
+func flippedOnce(inc chunk.Incarnation, b []byte) (at int, ok bool) {
 	if len(b) < frameHeaderLength {
-		return false
+		return 0, false
 	}
 	length, body := b[:4], b[frameHeaderLength:]
 	stored := binary.BigEndian.Uint32(b[4:])
 	if wrong := binary.BigEndian.Uint32(length) ^ uint32(len(body)); wrong != 0 {
 		right := binary.BigEndian.AppendUint32(nil, uint32(len(body)))
-		return bits.OnesCount32(wrong) == 1 && frameCRC(inc, right, body) == stored
+		return bits.LeadingZeros32(wrong) / 8, bits.OnesCount32(wrong) == 1 && frameCRC(inc, right, body) == stored
 	}
 	difference := frameCRC(inc, length, body) ^ stored
 	if bits.OnesCount32(difference) == 1 {
-		return true // of the CRC itself
+		return len(length) + bits.LeadingZeros32(difference)/8, true // of the CRC itself
 	}
 	var change [8]uint32 // by each bit of the byte at the present distance
 	for bit := range change {
 		change[bit] = castagnoli[1<<bit]
 	}
 	for distance := range len(length) + len(body) {
+		// The length is right, so its own bits are not asked.
 		if distance >= len(length) && slices.Contains(change[:], difference) {
-			return true
+			return len(b) - 1 - (distance - len(length)), true
 		}
 		for bit, c := range change {
 			change[bit] = castagnoli[byte(c)] ^ c>>8
 		}
 	}
-	return false
+	return 0, false
 }
