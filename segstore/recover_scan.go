@@ -232,7 +232,9 @@ func (r *recovery) track(segments []*segment) {
 	state := tracking.New(l.config.Caps, first)
 	for _, s := range segments[min(from, len(segments)):] {
 		if err := l.foldSegment(state, s, position); err != nil {
-			d := &DamageError{File: s.path(), Segment: s.name, First: s.name.FirstLSN, Offset: s.base, Cause: err}
+			d := &DamageError{
+				File: s.path(), Segment: s.name, First: s.name.FirstLSN, Last: s.sum().LastLSN, Offset: s.base, Cause: err,
+			}
 			r.damaged(s, d)
 			r.Aside = AsideDamaged
 			return
