@@ -26,6 +26,7 @@ for part in 1 2 3 4; do
   step "kill-test-$part" make kill-test ROUNDS=50
 done
 step bench make bench
+step crash-states make crash-states
 step fuzz env FUZZTIME="${FUZZTIME:-60s}" scripts/fuzz.sh
 
 echo "=== figures"

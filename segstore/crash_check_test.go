@@ -124,6 +124,9 @@ func (w *world) matchTracking(was *history, out *outcome) error {
 	fold, ok := w.log.Tracking().AppendCheckpoint(nil)
 	want, wantOK := was.foldAt()
 	out.tracking = string(fold)
+	if was.from.LSN == 1 && !w.log.Tracking().Known() { // a reset may make it so (F9)
+		return errors.New("I17: tracking is unknown")
+	}
 	if ok != wantOK || !bytes.Equal(fold, want) {
 		return fmt.Errorf("I17: tracking is not the fold of the log: %s, want %s", w.log.Tracking(), was.fold())
 	}
@@ -134,15 +137,23 @@ func (w *world) matchTracking(was *history, out *outcome) error {
 func (w *world) matchChunks(was *history, out *outcome) error {
 	r := w.log.AttachLSN(out.start.LSN)
 	defer r.Close()
+	infos := w.log.Segments()
 	var hash maphash.Hash
 	hash.SetSeed(crashSeed)
 	for lsn := out.start.LSN; lsn <= out.tail.LSN; lsn++ {
+		l := was.at(lsn)
+		if l == nil {
+			return fmt.Errorf("I11: chunk %d was never appended", lsn)
+		}
+		head, ok := expected(infos, l)
+		if !ok {
+			continue
+		}
 		v, ok, err := r.Next(out.tail.LSN)
 		if err != nil || !ok {
 			return fmt.Errorf("I26: read chunk %d: %v %w", lsn, ok, err)
 		}
-		l := was.at(lsn)
-		if l == nil || !bytes.Equal(v.Head, l.head) || !bytes.Equal(v.Data, l.data) {
+		if !sameHead(&v.Header, v.Head, head, l) || !bytes.Equal(v.Data, l.data) {
 			v.Release()
 			return fmt.Errorf("I11: chunk %d has other bytes than were appended", lsn)
 		}
@@ -182,6 +193,9 @@ func (w *world) checkJournal(out *outcome) error {
 func (w *world) checkFiles(out *outcome) error {
 	expected := map[string]bool{"MANIFEST": true, "CHECKPOINT": true}
 	infos := w.log.Segments()
+	if err := w.checkLayout(infos); err != nil {
+		return err
+	}
 	next, offset, digest, epoch := out.start.LSN, out.start.Offset, out.start.Digest, out.start.Line.Epoch
 	for i := range infos {
 		s := &infos[i]
@@ -227,7 +241,12 @@ func (w *world) checkSegment(s *segstore.SegmentInfo, epoch chunk.Epoch) error {
 	if int64(len(b)) != want {
 		return fmt.Errorf("I24: %s has %d bytes, want %d", name, len(b), want)
 	}
-	scan, err := scanFile(b[:s.Size], s.Generation, epoch)
+	var scan *manifest.Summary
+	if s.Generation == 0 {
+		scan, err = scanFile(b[:s.Size], epoch)
+	} else {
+		scan, err = scanCompacted(b[:s.Size], w.ghost.replacement(s.Name()).out)
+	}
 	if err != nil {
 		return fmt.Errorf("I24: scan %s: %w", name, err)
 	}
@@ -237,41 +256,73 @@ func (w *world) checkSegment(s *segstore.SegmentInfo, epoch chunk.Epoch) error {
 	return nil
 }
 
-// scanFile summarises a file's chunks, verifying each.
-func scanFile(b []byte, generation uint32, epoch chunk.Epoch) (*manifest.Summary, error) {
+// scanFile summarises a file's chunks.
+func scanFile(b []byte, epoch chunk.Epoch) (*manifest.Summary, error) {
 	var sum *manifest.Summary
+	err := eachChunk(b, func(h *chunk.Header, head []byte, _ int) error {
+		if sum == nil {
+			s := manifest.NewSummary(crashIncarnation, 0, h)
+			sum = &s
+		}
+		sum.Add(h, epoch)
+		sum.AddSequences(h, tracking.SequenceBytes(h, h.TrailerOf(head)))
+		epoch = h.Epoch
+		return nil
+	})
+	if err == nil && sum == nil {
+		err = errors.New("no chunk")
+	}
+	return sum, err
+}
+
+// scanCompacted counts the chunks of a compacted file into the summary that it
+// had before its first one.
+func scanCompacted(b []byte, sum manifest.Summary) (*manifest.Summary, error) {
+	err := eachChunk(b, func(h *chunk.Header, _ []byte, _ int) error {
+		if h.Type != chunk.User || h.TrailerLength > 0 {
+			return fmt.Errorf("chunk %d carries tracking", h.LSN)
+		}
+		sum.Keep(h)
+		return nil
+	})
+	return &sum, err
+}
+
+// eachChunk verifies a file's chunks and shows each with its place.
+func eachChunk(b []byte, show func(h *chunk.Header, head []byte, at int) error) error {
 	for at := 0; at < len(b); {
 		head, data, err := chunk.Peek(b[at:])
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if head+data > len(b)-at {
-			return nil, chunk.ErrShort
+			return chunk.ErrShort
 		}
 		h, err := chunk.Verify(crashIncarnation, b[at:at+head], b[at+head:at+head+data])
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if sum == nil {
-			s := manifest.NewSummary(crashIncarnation, generation, &h)
-			sum = &s
+		if err := show(&h, b[at:at+head], at); err != nil {
+			return err
 		}
-		sum.Add(&h, epoch)
-		sum.AddSequences(&h, tracking.SequenceBytes(&h, h.TrailerOf(b[at:at+head])))
-		epoch = h.Epoch
 		at += head + data
 	}
-	if sum == nil {
-		return nil, errors.New("no chunk")
-	}
-	return sum, nil
+	return nil
 }
 
 // goOn appends and syncs behind what a recovery left, as the next leader does.
 func (w *world) goOn(out *outcome) error {
 	h := w.ghost.histories[out.histories].cut(out.tail.LSN)
+	var made []replacement
+	for _, s := range w.log.Segments() {
+		if r := w.ghost.replacement(s.Name()); r != nil {
+			made = append(made, *r)
+			made[len(made)-1].installed = true
+		}
+	}
 	w.ghost = &ghost{
-		histories: []history{h}, startMin: out.start.LSN, startMax: out.start.LSN,
+		replacements: made,
+		histories:    []history{h}, startMin: out.start.LSN, startMax: out.start.LSN,
 		commitMax: out.commit, promiseMin: out.journal.Promise, promiseMax: out.journal.Promise,
 	}
 	w.ghost.now().must = out.tail.LSN

@@ -138,7 +138,7 @@ func (w *world) restartAfter(cause error) error {
 // on without help (design 3.7).
 func TestFaults_everyOperationOfEveryStep(t *testing.T) {
 	cases := 0
-	each := 19 * raceFactor // of the scripts
+	each := 47 * raceFactor // of the scripts
 	if *crashLong {
 		each = 1
 	}

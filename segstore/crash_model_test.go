@@ -139,6 +139,8 @@ type ghost struct {
 	// told to the log.
 	commitMin, commitMax, markMin chunk.LSN
 	promiseMin, promiseMax        chunk.Epoch
+	// replacements are pieces of compaction, in their order.
+	replacements []replacement
 }
 
 func (g *ghost) now() *history { return &g.histories[0] }
@@ -165,6 +167,9 @@ func (g *ghost) key() string {
 	var b bytes.Buffer
 	for _, h := range g.histories {
 		fmt.Fprint(&b, h.from.LSN, h.must, h.tail(), ";")
+	}
+	for i := range g.replacements {
+		fmt.Fprint(&b, g.replacements[i].out.Name(), g.replacements[i].installed, ";")
 	}
 	fmt.Fprint(&b, g.startMin, g.startMax, g.commitMin, g.commitMax, g.markMin, g.promiseMin, g.promiseMax)
 	return b.String()

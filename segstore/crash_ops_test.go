@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"sync"
 
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/manifest"
@@ -47,6 +48,7 @@ var ops = []op{
 		return !idle, w.saveProgress()
 	}},
 	{'r', "roll, a new unit", func(w *world) (bool, error) { return true, w.append(w.snapshot(true, 0)...) }},
+	{'v', "roll within the unit", func(w *world) (bool, error) { return true, w.append(w.snapshot(false, 0)...) }},
 	{'w', "roll, with a snapshot of parts", func(w *world) (bool, error) {
 		chunks := w.snapshot(false, 48)
 		for i, c := range chunks {
@@ -93,6 +95,10 @@ var ops = []op{
 		w.syncer.Resume()
 		return !idle, errors.Join(err, inFlight)
 	}},
+	{'C', "compact", (*world).compact},
+	{'B', "copy what a compaction keeps", (*world).beginCompaction},
+	{'I', "install the compaction", (*world).install},
+	{'H', "compact files that are held", (*world).compactPinned},
 	{'o', "stop in order and start", func(w *world) (bool, error) { return true, w.restart() }},
 	{'k', "kill and start", func(w *world) (bool, error) { return true, w.kill() }},
 }
@@ -107,8 +113,9 @@ func opOf(letter byte) (op, error) {
 }
 
 // script is a list of steps; what is before the colon is set-up, in which
-// crashes are not walked. A J or M in the set-up stands for a journal or a
-// MANIFEST that is about to be rewritten.
+// crashes are not walked. A capital in front of the set-up stands for an image: J
+// and M for a journal or a MANIFEST that is about to be rewritten, D and G for a
+// log that is worth a drop or a merge, N for D and M together.
 type script struct{ setup, steps string }
 
 func (s script) String() string { return s.setup + ":" + s.steps }
@@ -154,28 +161,50 @@ func (s script) setUp() (w *world, idle bool, err error) {
 }
 
 // grown are the beginnings of a set-up that take long to make.
-var grown = map[byte]func(*world) error{'J': (*world).growJournal, 'M': (*world).growManifest}
+var grown = map[byte]func(*world) error{
+	'J': (*world).growJournal, 'M': (*world).growManifest,
+	'D': (*world).growDroppable, 'G': (*world).growMergeable, 'N': (*world).growDroppableManifest,
+}
 
-// images are disks after them, each made once.
-var images = map[byte]*vfs.Mem{}
+// big tells whether a set-up makes big files, so that each state takes long.
+func (s script) big() bool { return s.setup != "" && strings.Contains("JMN", s.setup[:1]) }
+
+// images are worlds after them, ended in order, each made once.
+var (
+	images      = map[byte]*world{}
+	imagesGuard sync.Mutex
+)
+
+func imageOf(letter byte) (*world, error) {
+	imagesGuard.Lock()
+	defer imagesGuard.Unlock()
+	if images[letter] != nil {
+		return images[letter], nil
+	}
+	w, err := create(vfs.NewMem())
+	if err == nil {
+		err = grown[letter](w)
+	}
+	if err == nil {
+		err = w.store.Close()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("image %c: %w", letter, err)
+	}
+	w.reported(w.ghost.now().tail())
+	images[letter] = w
+	return w, nil
+}
 
 func fromImage(letter byte) (*world, error) {
-	image := images[letter]
-	if image == nil {
-		w, err := create(vfs.NewMem())
-		if err == nil {
-			err = grown[letter](w)
-		}
-		if err == nil {
-			err = w.store.Close()
-		}
-		if err != nil {
-			return nil, err
-		}
-		image = powerLoss(w.disk)
-		images[letter] = image
+	image, err := imageOf(letter)
+	if err != nil {
+		return nil, err
 	}
-	w := newWorld(powerLoss(image))
+	w := &world{
+		disk: powerLoss(image.disk), ghost: image.ghost.clone(),
+		epoch: image.epoch, version: image.version, clock: image.clock, user: image.user,
+	}
 	if err := w.start(nil); err != nil {
 		return nil, err
 	}
@@ -215,18 +244,33 @@ const growIncarnation chunk.Incarnation = 0x1111111111111111
 
 // growManifest lengthens MANIFEST by a long segment that was cut away, until a
 // few records more make it worth rewriting.
-func (w *world) growManifest() error {
+func (w *world) growManifest() error { return w.lengthenManifest(2700) }
+
+// growDroppableManifest makes a log whose MANIFEST the next piece of compaction
+// makes worth rewriting.
+func (w *world) growDroppableManifest() error {
+	if err := w.lengthenManifest(2610); err != nil {
+		return err
+	}
+	if err := w.comeBack(); err != nil {
+		return err
+	}
+	return w.growDroppable()
+}
+
+// lengthenManifest adds a long segment that was cut away, of so many epochs.
+func (w *world) lengthenManifest(epochs int) error {
 	name := path.Join(streamPath, "MANIFEST")
 	b, err := vfs.ReadFile(w.disk, name)
 	if err != nil {
 		return err
 	}
-	const epochs, bytes = 2700, 100 // a line takes 24 bytes, a record of a step some 300
+	const bytes = 100 // a line takes 24 bytes, a record of a step some 300
 	long := manifest.Summary{
-		Incarnation: crashIncarnation, FirstLSN: 1, LastLSN: epochs, FirstEpoch: 1, LastEpoch: epochs,
-		DeltaChunks: epochs, DeltaBytes: epochs * bytes, Size: epochs * bytes,
+		Incarnation: crashIncarnation, FirstLSN: 1, LastLSN: chunk.LSN(epochs), FirstEpoch: 1, LastEpoch: chunk.Epoch(epochs),
+		DeltaChunks: uint64(epochs), DeltaBytes: int64(epochs) * bytes, Size: int64(epochs) * bytes,
 	}
-	for i := range chunk.Epoch(epochs) {
+	for i := range long.LastEpoch {
 		long.Lines = append(long.Lines, manifest.EpochLine{Epoch: i + 1, LSN: chunk.LSN(i + 1)})
 	}
 	for _, r := range []manifest.Record{

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
+	"syscall"
 
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
@@ -41,6 +43,7 @@ type mortal struct {
 	n      int
 	killAt int // before this change; 0 = never
 	dead   bool
+	pinned bool // segment files can't be removed
 }
 
 func (m *mortal) change(op vfs.Op, name string) error {
@@ -74,6 +77,9 @@ func (m *mortal) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, er
 }
 
 func (m *mortal) Remove(name string) error {
+	if m.pinned && strings.HasSuffix(name, ".seg") {
+		return syscall.EBUSY
+	}
 	if err := m.change(vfs.OpRemove, name); err != nil {
 		return err
 	}
@@ -147,6 +153,7 @@ type world struct {
 	store   *segstore.Store
 	log     *segstore.Log
 	found   segstore.Recovery
+	job     *segstore.Compaction // finished, not installed
 
 	ghost   *ghost
 	epoch   chunk.Epoch
@@ -186,7 +193,7 @@ func (w *world) start(before func(n int, what string)) error {
 	if w.faulty != nil {
 		w.process.FS = w.faulty
 	}
-	w.syncer, w.store, w.log = vfs.NewInlineSyncer(), nil, nil
+	w.syncer, w.store, w.log, w.job = vfs.NewInlineSyncer(), nil, nil, nil
 	var err error
 	w.store, err = segstore.NewStore(segstore.Options{FS: w.process, Dir: crashDir, Syncer: w.syncer, HandlesMax: 2})
 	return err

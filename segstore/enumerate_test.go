@@ -31,6 +31,8 @@ type walk struct {
 	deepEach, goOnEach int
 	// each how many scripts the kills are walked too.
 	killsEach int
+	// each how many states a bit of the recovered log is flipped.
+	rotEach int
 
 	// only is the place that a replay visits, and no other.
 	only *place
@@ -41,6 +43,26 @@ type walk struct {
 	visits  int
 	states  int // different ones
 	deep    int // of these, within a recovery
+	nth     int // different states of this script
+	tally   tally
+}
+
+// reset begins to count.
+func (k *walk) reset() { k.seen, k.tally = map[uint64]struct{}{}, tally{} }
+
+// add counts what another walk has counted too.
+func (k *walk) add(other *walk) {
+	k.scripts += other.scripts
+	k.places += other.places
+	k.visits += other.visits
+	k.states += other.states
+	k.deep += other.deep
+	k.tally.merge(other.tally)
+}
+
+func (k *walk) String() string {
+	return fmt.Sprintf("%d states, %d of them different (%d within a recovery), at %d places of %d scripts, no violation",
+		k.visits, k.states, k.deep, k.places, k.scripts)
 }
 
 // policies are the ways in which unsynced changes get lost.
@@ -164,6 +186,7 @@ func (k *walk) script(s script) error {
 		return nil
 	}
 	k.scripts++
+	k.nth = 0
 	clear(k.seen) // states of different scripts differ in the journal's id
 	if err := w.expectTail(); err != nil {
 		return &violation{place{script: s}, err}
@@ -174,7 +197,7 @@ func (k *walk) script(s script) error {
 	if err := k.crashes(s); err != nil {
 		return err
 	}
-	if k.killsEach == 0 || k.scripts%k.killsEach != 0 {
+	if k.killsEach == 0 || hashOf(s)%uint64(k.killsEach) != 0 {
 		return nil
 	}
 	for kill := 1; kill <= changes; kill++ {
@@ -300,9 +323,7 @@ func (k *walk) crashHere(w *world, at place, change int, what string, statesMax 
 			runs, complete = vfs.Enumerate(statesMax, visit)
 		}
 		if !complete {
-			seed := fnv.New64a()
-			fmt.Fprint(seed, at, change, policy)
-			choose := vfs.Seeded(seed.Sum64())
+			choose := vfs.Seeded(hashOf(at, change, policy))
 			for range statesMax {
 				visit(choose)
 			}
@@ -312,6 +333,13 @@ func (k *walk) crashHere(w *world, at place, change int, what string, statesMax 
 		}
 	}
 	return nil
+}
+
+// hashOf makes a seed, the same in each run.
+func hashOf(what ...any) uint64 {
+	h := fnv.New64a()
+	fmt.Fprint(h, what...)
+	return h.Sum64()
 }
 
 // crashOnly returns the crash that a replay wants behind those of at.
@@ -347,6 +375,7 @@ func (k *walk) judge(state *vfs.Mem, ghost *ghost, at place) error {
 	}
 	k.seen[key] = struct{}{}
 	k.states++
+	k.nth++
 	if err := checkDisk(state); err != nil {
 		return &violation{at, err}
 	}
@@ -355,7 +384,7 @@ func (k *walk) judge(state *vfs.Mem, ghost *ghost, at place) error {
 	var before func(n int, what string)
 	if len(at.crashes) > 1 || at.kill > 0 {
 		k.deep++
-	} else if k.deepEach > 0 && k.states%k.deepEach == 0 || k.only != nil {
+	} else if k.deepEach > 0 && k.nth%k.deepEach == 0 || k.only != nil {
 		before = func(n int, what string) {
 			if found == nil {
 				found = k.crashHere(w, at, n, what, k.statesMaxDeep)
@@ -372,7 +401,15 @@ func (k *walk) judge(state *vfs.Mem, ghost *ghost, at place) error {
 	if err := w.sameAfterPowerLoss(out); err != nil {
 		return &violation{at, err}
 	}
-	if k.goOnEach > 0 && k.states%k.goOnEach == 0 {
+	k.tally.held(ghost, out)
+	if k.rotEach > 0 && k.nth%k.rotEach == 0 && len(w.log.Segments()) > 0 {
+		proven, err := w.rot(out, hashOf(at))
+		if err != nil {
+			return &violation{at, err}
+		}
+		k.tally.add(proven...)
+	}
+	if k.goOnEach > 0 && k.nth%k.goOnEach == 0 {
 		if err := w.goesOn(out); err != nil {
 			return &violation{at, err}
 		}
