@@ -232,8 +232,10 @@ func (r *recovery) track(segments []*segment) {
 	state := tracking.New(l.config.Caps, first)
 	for _, s := range segments[min(from, len(segments)):] {
 		if err := l.foldSegment(state, s, position); err != nil {
+			sum := s.sum()
 			d := &DamageError{
-				File: s.path(), Segment: s.name, First: s.name.FirstLSN, Last: s.sum().LastLSN, Offset: s.base, Cause: err,
+				File: s.path(), Segment: s.name, First: sum.FirstLSN, Last: sum.LastLSN,
+				Offset: sum.BaseOffset, Next: sum.NextOffset, Cause: err,
 			}
 			r.damaged(s, d)
 			r.Aside = AsideDamaged
