@@ -12,6 +12,8 @@ import (
 var (
 	// ErrNoReplica: the node has no copy of the stream, or not any more.
 	ErrNoReplica = errors.New("no replica of the stream on this node")
+	// ErrElsewhere: only the stream's leader can do it, and that is another node.
+	ErrElsewhere = errors.New("another node leads the stream")
 	// ErrNoSegment: the log has no file of that name.
 	ErrNoSegment = errors.New("no such segment")
 
@@ -40,6 +42,7 @@ var statuses = []struct {
 	{catalog.ErrVHostExists, http.StatusConflict, "vhost_exists", ""},
 	{catalog.ErrVHostMissing, http.StatusNotFound, "vhost_missing", ""},
 	{ErrNoReplica, http.StatusNotFound, "no_replica", ""},
+	{ErrElsewhere, http.StatusConflict, "elsewhere", "ask the leader's node (--addr); millrace stream describe names it"},
 	{ErrNoSegment, http.StatusNotFound, "no_segment", "see millrace segment list STREAM"},
 	{errNoConnection, http.StatusNotFound, "no_connection", ""},
 	{catalog.ErrUnsafe, http.StatusPreconditionFailed, "unsafe", ""},

@@ -24,13 +24,14 @@ import (
 // house is a node as admin sees it: a real catalog in memory, connections and
 // figures that tests set. The password of every user is "secret".
 type house struct {
-	t        *testing.T
-	state    *catalog.State
-	figures  Figures
-	sessions map[string]Connection
-	traffic  Traffic
-	notReady error
-	serial   chunk.Incarnation
+	t         *testing.T
+	state     *catalog.State
+	figures   Figures
+	sessions  map[string]Connection
+	traffic   Traffic
+	elsewhere bool // the leader of every stream
+	notReady  error
+	serial    chunk.Incarnation
 }
 
 func newHouse(t *testing.T) *house {
@@ -90,6 +91,34 @@ func (h *house) DeleteVHost(_ context.Context, name string) error {
 
 func (h *house) Figures(chunk.Incarnation) (Figures, error) { return h.figures, nil }
 
+func (h *house) SetRetention(_ context.Context, vhost, name string, change catalog.RetentionChange) error {
+	stream, ok := h.state.Stream(vhost, name)
+	if !ok {
+		return catalog.ErrStreamMissing
+	}
+	return h.do(&catalog.SetRetention{VHost: vhost, Name: name, Incarnation: stream.Incarnation, Change: change})
+}
+
+// Retention answers the limits that it was asked about, and one unit that goes
+// in a run.
+func (h *house) Retention(_ context.Context, i chunk.Incarnation, q RetentionQuery) (Retention, error) {
+	if h.elsewhere {
+		return Retention{}, ErrElsewhere
+	}
+	stream, _ := h.state.Incarnation(i)
+	limits := stream.Arguments
+	if q.Limits != nil {
+		limits = *q.Limits
+	}
+	bytes, _ := limits.MaxLength()
+	age, _ := limits.MaxAgeSeconds()
+	r := Retention{MaxBytes: bytes, MaxAgeMS: 1000 * age, Leads: true, Units: []Unit{}}
+	if q.Run {
+		r.Goes.Units = 1
+	}
+	return r, nil
+}
+
 func (h *house) Segments(chunk.Incarnation) ([]Segment, error) {
 	return []Segment{{File: "00000000000000000001.0.seg", State: "active"}}, nil
 }
@@ -122,7 +151,7 @@ func (h *house) Close(name, _ string) bool {
 func (h *house) Traffic() Traffic { return h.traffic }
 
 func (h *house) Status() Status {
-	return Status{Node: "n1", Version: "1.2.3", Started: time.Unix(1_700_000_000, 0).UTC(), DiskFreeBytes: 42}
+	return Status{Node: "n1", Version: "1.2.3", Started: time.Unix(1_700_000_000, 0).UTC(), Disk: Disk{Level: "alarm", FreeBytes: 42, TotalBytes: 1000, AlarmBelowBytes: 50}}
 }
 
 func (h *house) Ready() error { return h.notReady }

@@ -26,6 +26,12 @@ var (
 	deliveredB    = describeMetric("delivered_bytes_total", "Bytes of chunks sent to consumers.")
 	refusals      = describeMetric("protocol_errors_total", "Answers to clients by response code other than ok.", "code")
 	diskFree      = describeMetric("disk_free_bytes", "Free bytes on the file system of the data directory.")
+	diskTotal     = describeMetric("disk_total_bytes", "Size of that file system.")
+	diskLimit     = describeMetric("disk_alarm_below_bytes", "Free bytes below which publishers are stopped; 0 = no limit.")
+	diskLow       = describeMetric("disk_low", "1 while the disk is below its low-water mark.")
+	diskAlarm     = describeMetric("disk_alarm", "1 while publishers are stopped because the disk is low.")
+	blocked       = describeMetric("blocked_connections", "Connections that are not read from, for an alarm or too much unconfirmed.")
+	overtaken     = describeMetric("overtaken_subscriptions_total", "Times that retention took what a subscription had not read; it went on at the first message.")
 	scrubbed      = describeMetric("scrubbed_bytes_total", "Bytes that the scrub has read and checked.")
 	scrubRounds   = describeMetric("scrub_rounds_total", "Times that the scrub has read everything.")
 	scrubProgress = describeMetric("scrub_progress_ratio", "Share of the present round that the scrub has read, 0 to 1.")
@@ -56,7 +62,8 @@ type nodeCollector struct{ s *Server }
 
 func (c nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{buildInfo, ready, streams, connections, publishers, subscriptions,
-		published, confirmed, refused, delivered, deliveredB, refusals, diskFree,
+		published, confirmed, refused, delivered, deliveredB, refusals,
+		diskFree, diskTotal, diskLimit, diskLow, diskAlarm, blocked, overtaken,
 		scrubbed, scrubRounds, scrubProgress, scrubDamaged} {
 		out <- d
 	}
@@ -71,11 +78,14 @@ func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	status, traffic := c.s.node.Status(), c.s.sessions.Traffic()
 	gauge(buildInfo, 1, status.Version, runtime.Version(), status.Node)
-	isReady := 0.0
-	if c.s.node.Ready() == nil {
-		isReady = 1
+	flag := func(d *prometheus.Desc, on bool) {
+		if on {
+			gauge(d, 1)
+		} else {
+			gauge(d, 0)
+		}
 	}
-	gauge(ready, isReady)
+	flag(ready, c.s.node.Ready() == nil)
 	gauge(streams, float64(c.s.metadata.View().StreamCount()))
 	list := c.s.sessions.Connections()
 	gauge(connections, float64(len(list)))
@@ -94,7 +104,13 @@ func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
 	for code, n := range traffic.Refusals {
 		count(refusals, n, strconv.Itoa(int(code)))
 	}
-	gauge(diskFree, float64(status.DiskFreeBytes))
+	gauge(diskFree, float64(status.Disk.FreeBytes))
+	gauge(diskTotal, float64(status.Disk.TotalBytes))
+	gauge(diskLimit, float64(status.Disk.AlarmBelowBytes))
+	flag(diskLow, status.Disk.Level == "low" || status.Disk.Level == "alarm")
+	flag(diskAlarm, status.Disk.Level == "alarm")
+	gauge(blocked, float64(traffic.Blocked))
+	count(overtaken, traffic.Overtaken)
 	count(scrubbed, status.Scrub.Bytes)
 	count(scrubRounds, status.Scrub.Rounds)
 	gauge(scrubProgress, float64(status.Scrub.RoundDone)/max(float64(status.Scrub.RoundBytes), 1))

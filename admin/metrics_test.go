@@ -38,6 +38,7 @@ func TestMetrics_node(t *testing.T) {
 		{"millrace_published_messages_total", 7}, {"millrace_confirmed_messages_total", 6},
 		{"millrace_refused_messages_total", 1}, {"millrace_delivered_messages_total", 3},
 		{"millrace_delivered_bytes_total", 300}, {"millrace_protocol_errors_total", 2}, {"millrace_disk_free_bytes", 42},
+		{"millrace_disk_total_bytes", 1000}, {"millrace_disk_alarm_below_bytes", 50}, {"millrace_disk_low", 1}, {"millrace_disk_alarm", 1},
 	}
 	for _, row := range rows {
 		family := families[row.name]

@@ -19,6 +19,7 @@ type Metadata interface {
 	View() *catalog.State
 	CreateStream(ctx context.Context, user, vhost, name string, arguments map[string]string) error
 	DeleteStream(ctx context.Context, vhost, name string) error
+	SetRetention(ctx context.Context, vhost, name string, change catalog.RetentionChange) error
 	CreateVHost(ctx context.Context, user, name string) error
 	DeleteVHost(ctx context.Context, name string) error
 }
@@ -29,6 +30,9 @@ type Replicas interface {
 	Figures(chunk.Incarnation) (Figures, error)
 	Segments(chunk.Incarnation) ([]Segment, error)
 	Chunks(stream chunk.Incarnation, file string) ([]Chunk, error)
+	// Retention tells what retention makes of the stream; a Run is an
+	// ErrNoReplica where the leader is elsewhere.
+	Retention(context.Context, chunk.Incarnation, RetentionQuery) (Retention, error)
 	// Verify reads every byte of the stream's files.
 	Verify(ctx context.Context, stream chunk.Incarnation) ([]Verdict, error)
 }
@@ -45,6 +49,8 @@ type Sessions interface {
 type Traffic struct {
 	Published, Confirmed, Refused, Delivered uint64 // messages
 	DeliveredBytes                           uint64
+	Blocked                                  int               // connections that are not read from, now
+	Overtaken                                uint64            // times that retention took what a subscription had not read
 	Refusals                                 map[uint16]uint64 // answers by response code other than ok
 }
 

@@ -13,7 +13,7 @@ type Status struct {
 	Reason        string    `json:"reason,omitempty"` // why it is not ready
 	Started       time.Time `json:"started"`
 	DataDir       string    `json:"data_dir"`
-	DiskFreeBytes uint64    `json:"disk_free_bytes"`
+	Disk          Disk      `json:"disk"`
 	Scrub         Scrub     `json:"scrub"`
 	Addresses     Addresses `json:"addresses"`
 	VHosts        int       `json:"vhosts"`
@@ -21,6 +21,23 @@ type Status struct {
 	Connections   int       `json:"connections"`
 	Publishers    int       `json:"publishers"`
 	Subscriptions int       `json:"subscriptions"`
+}
+
+// Disk is the disk of the data directory, and what its free space leads to.
+type Disk struct {
+	Level      string     `json:"level"`           // ok, low or alarm
+	Since      *time.Time `json:"since,omitempty"` // when that was reached
+	FreeBytes  uint64     `json:"free_bytes"`
+	TotalBytes uint64     `json:"total_bytes"`
+	// Watched: the limits below are at work.
+	Watched bool `json:"watched"`
+	// Below LowBelowBytes retention runs; below AlarmBelowBytes publishers are
+	// stopped, until there are LowBelowBytes again; below FloorBytes no message
+	// is written.
+	LowBelowBytes   uint64 `json:"low_below_bytes"`
+	AlarmBelowBytes uint64 `json:"alarm_below_bytes"`
+	FloorBytes      uint64 `json:"floor_bytes"`
+	Error           string `json:"error,omitempty"` // why the disk could not be measured
 }
 
 // Scrub is how far the node is with reading its disk through for rot.

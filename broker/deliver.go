@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"time"
+
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/wire"
@@ -40,7 +42,11 @@ func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, e
 	var broken error
 	for used < credit && bytes < turnBytes && len(w.vectors) < vectorsMax {
 		commit, _ := sub.tie.replica.Committed()
+		due := sub.reader.Offset()
 		view, ok, failure := sub.reader.Next(commit)
+		if jumps := sub.reader.Jumps(); jumps != sub.jumps {
+			w.session.overtaken(sub, jumps, due)
+		}
 		if failure != nil || !ok {
 			broken, atEnd = failure, true
 			break
@@ -65,6 +71,22 @@ func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, e
 		w.session.lost(sub, broken)
 	}
 	return bytes, err
+}
+
+// overtakenEvery is how often the log tells that a subscription is overtaken.
+const overtakenEvery = time.Minute
+
+// overtaken notes that retention took messages from one offset on before a
+// subscription had read them. It goes on at the first that is left; the client
+// sees that by the offsets alone, as clients are used to.
+func (s *session) overtaken(sub *subscription, jumps uint64, from chunk.Offset) {
+	s.broker.stats.overtaken.Add(jumps - sub.jumps)
+	sub.jumps = jumps
+	if now := time.Now(); now.Sub(sub.notedAt) >= overtakenEvery {
+		sub.notedAt = now
+		s.broker.config.Log.Info("retention has overtaken a subscription, which goes on at the first message",
+			"connection", s.name, "stream", sub.tie.stream.Name, "subscription", sub.id, "from", from, "to", sub.reader.Offset())
+	}
 }
 
 // add puts a Deliver frame into the round. The chunk's bytes are not touched,

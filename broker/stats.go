@@ -13,7 +13,7 @@ type counters struct {
 	published, confirmed, errored  atomic.Uint64 // records; errored: entries
 	delivered, deliveredChunks     atomic.Uint64
 	sentBytes, receivedBytes       atomic.Uint64
-	cutConsumers                   atomic.Uint64
+	cutConsumers, overtaken        atomic.Uint64
 	publishers, consumers, blocked atomic.Int64 // now
 	answers                        [codesCounted]atomic.Uint64
 }
@@ -40,6 +40,7 @@ type Stats struct {
 	Refused      uint64 // connections, by a limit
 	FailedLogins uint64
 	CutConsumers uint64 // connections that did not read
+	Overtaken    uint64 // times that retention took what a subscription had not read
 
 	Published       uint64 // records
 	Confirmed       uint64 // entries
@@ -60,8 +61,8 @@ func (b *Broker) Stats() Stats {
 	s := Stats{
 		Publishers: int(c.publishers.Load()), Consumers: int(c.consumers.Load()), Blocked: int(c.blocked.Load()),
 		Accepted: c.accepted.Load(), Opened: c.opened.Load(), Refused: c.refused.Load(), FailedLogins: c.failedLogins.Load(),
-		CutConsumers: c.cutConsumers.Load(),
-		Published:    c.published.Load(), Confirmed: c.confirmed.Load(), Errored: c.errored.Load(),
+		CutConsumers: c.cutConsumers.Load(), Overtaken: c.overtaken.Load(),
+		Published: c.published.Load(), Confirmed: c.confirmed.Load(), Errored: c.errored.Load(),
 		Delivered: c.delivered.Load(), DeliveredChunks: c.deliveredChunks.Load(),
 		SentBytes: c.sentBytes.Load(), ReceivedBytes: c.receivedBytes.Load(),
 		Unconfirmed: b.unconfirmed.Load(),

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/segstore"
@@ -32,7 +33,9 @@ type subscription struct {
 	closed bool
 
 	// The writer's own while the phase is running.
-	reader *segstore.Reader
+	reader  *segstore.Reader
+	jumps   uint64    // of the reader that were noted
+	notedAt time.Time // when a jump was last logged
 
 	// For operators.
 	creditsLeft atomic.Int64

@@ -20,7 +20,7 @@ import (
 // its messages in, once.
 func TestFullDisk(t *testing.T) {
 	disk := smallDisk(t, "24m")
-	n := harness.StartIn(t, filepath.Join(disk, "data"))
+	n := harness.StartIn(t, filepath.Join(disk, "data"), "--disk-free-min", "0") // to the last byte
 	f := &fullDisk{t: t, node: n, disk: disk, ledger: harness.NewLedger()}
 	conn := f.dial()
 	if err := conn.Create(t.Context(), "s", map[string]string{"stream-max-segment-size-bytes": "1000000"}); err != nil {

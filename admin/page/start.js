@@ -51,7 +51,7 @@ function showNode(status) {
   const facts = {
     Name: status.node, Version: status.version, "Clients connect to": status.addresses.advertised,
     "Up since": new Date(status.started).toLocaleString(), "Data directory": status.data_dir,
-    "Disk free": bytes(status.disk_free_bytes),
+    "Disk free": bytes(status.disk.free_bytes) + ({ low: ", low: retention runs", alarm: ", too low: publishers are stopped" }[status.disk.level] || ""),
   };
   byId("node").replaceChildren(...Object.entries(facts).flatMap(([name, value]) => {
     const dt = document.createElement("dt"), dd = document.createElement("dd");

@@ -24,7 +24,7 @@ type RetentionChange struct {
 func ParseRetention(given map[string]string) (RetentionChange, error) {
 	var c RetentionChange
 	var keys []string
-	for key := range given {
+	for key := range given { // order-free: sorted below
 		keys = append(keys, key)
 	}
 	slices.Sort(keys) // the first wrong one is the same each time

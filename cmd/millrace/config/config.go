@@ -40,6 +40,11 @@ type Config struct {
 	Broker broker.Config
 	// Tracking is how stored offsets and publishers' sequences are kept.
 	Tracking Tracking
+	// RetentionInterval is how often streams' limits are looked at without
+	// another reason.
+	RetentionInterval time.Duration
+	// Disk tells how much of the disk stays free.
+	Disk segstore.DiskRule
 	// Join, BootstrapExpect and SecretFile are about clusters.
 	Join            []string
 	BootstrapExpect int
@@ -108,6 +113,8 @@ func Server() Config {
 	c.GossipAddr = "localhost:7946"
 	c.LogLevel = "info"
 	c.PublisherDuplicate = "takeover"
+	c.RetentionInterval = 10 * time.Second
+	c.Disk = segstore.DiskRule{FreeMin: 2 << 30, FreeMinPercent: 5, LowPercent: 125, FloorPercent: 25}
 	c.BootstrapExpect = 1
 	c.Tracking = Tracking{
 		IntervalMin: 250 * time.Millisecond, IntervalMax: 5 * time.Second, IntervalLongest: time.Minute, ShareSpan: 10 * time.Minute,
@@ -126,6 +133,8 @@ func Dev() Config {
 	c.Dev = true
 	c.StreamAddr = "localhost:5552"
 	c.ManagementAddr = "localhost:15672"
+	// A developer's full laptop should not stop the first message.
+	c.Disk.FreeMin, c.Disk.FreeMinPercent = 256<<20, 0
 	c.AdvertisedHost = "localhost"
 	c.NodeName = "dev"
 	c.LogLevel = "warn"
@@ -166,6 +175,22 @@ func (c Config) Validate() error {
 		bad("publisher.duplicate", "%q is none of %s", c.PublisherDuplicate, strings.Join(duplicatePolicies, ", "))
 	}
 	c.Tracking.validate(bad)
+	if c.RetentionInterval <= 0 {
+		bad("retention.interval", "%s must be above 0", c.RetentionInterval)
+	}
+	if c.Disk.FreeMin < 0 {
+		bad("disk.free_min", "%d bytes: 0, for no limit, or more", c.Disk.FreeMin)
+	}
+	for _, p := range []struct {
+		key           string
+		percent, most int
+	}{
+		{"disk.free_min_percent", c.Disk.FreeMinPercent, 90}, {"disk.low_water_percent", c.Disk.LowPercent, 1000}, {"disk.floor_percent", c.Disk.FloorPercent, 100},
+	} {
+		if p.percent < 0 || p.percent > p.most {
+			bad(p.key, "%d is not from 0 to %d", p.percent, p.most)
+		}
+	}
 	if len(c.Join) > 0 {
 		bad("join", "this release runs one node by itself; take the key out (got %s)", strings.Join(c.Join, ", "))
 	}

@@ -96,7 +96,7 @@ func (s sessions) Traffic() admin.Traffic {
 	stats := s.Stats()
 	t := admin.Traffic{
 		Published: stats.Published, Confirmed: stats.Confirmed, Refused: stats.Errored, Delivered: stats.Delivered,
-		DeliveredBytes: stats.SentBytes, Refusals: map[uint16]uint64{},
+		DeliveredBytes: stats.SentBytes, Blocked: stats.Blocked, Overtaken: stats.Overtaken, Refusals: map[uint16]uint64{},
 	}
 	for code, n := range stats.Errors {
 		t.Refusals[uint16(code)] = n
@@ -179,13 +179,9 @@ func (f figures) Verify(ctx context.Context, stream chunk.Incarnation) ([]admin.
 
 // Status is the process at a glance; admin adds what it can count itself.
 func (n *Node) Status() admin.Status {
-	free, err := n.store.FreeSpace()
-	if err != nil {
-		n.log.Warn("ask for the free space", "error", err)
-	}
 	return admin.Status{
 		Node: n.config.NodeName, Version: n.version, Started: n.started.UTC(), DataDir: n.config.DataDir,
-		DiskFreeBytes: free, Addresses: n.addresses, Scrub: n.scrubStatus(),
+		Disk: n.diskStatus(), Addresses: n.addresses, Scrub: n.scrubStatus(),
 	}
 }
 

@@ -63,6 +63,7 @@ type Node struct {
 	// nodeAddress is where other nodes find this one.
 	nodeAddress string
 	broker      *broker.Broker
+	alarm       diskAlarm
 	https       []*http.Server
 
 	serving sync.WaitGroup // accept loops, and requests of other nodes
@@ -192,6 +193,7 @@ func (n *Node) openStore(context.Context) error {
 	n.replicas = replication.NewNode(replication.Config{
 		ID: protocol.NodeID(n.config.NodeName), Store: store, Duplicates: duplicates[n.config.PublisherDuplicate],
 		Transport: n.transport, Limits: protocol.Limits{RetryAfter: retryAfter},
+		RetainEvery: n.config.RetentionInterval, Disk: replication.DiskConfig{Rule: n.config.Disk, Changed: n.diskChanged},
 		Propose: n.propose, Lost: n.lost, Yield: n.yield,
 	})
 	n.residents = newResidents(&n.config, n.store, n.replicas, n.log.Named("residents"))
@@ -261,6 +263,9 @@ func (n *Node) openBroker(context.Context) error {
 	settings.Log = n.log.Named("broker")
 	var err error
 	n.broker, err = broker.New(settings, directory{n.cluster}, broker.ReplicasOf(n.replicas))
+	if err == nil {
+		n.alarm.attach(n.broker)
+	}
 	return err
 }
 
