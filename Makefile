@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help build run test race vet lint fuzz sim bench kill-test overtake goclient long soak ready ci clean start-bench crash-states
+.PHONY: help build run test race vet lint fuzz sim bench kill-test overtake overtake-wire goclient long soak ready ci clean start-bench crash-states
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -32,6 +32,8 @@ kill-test: ## kill -9 at ROUNDS (10) random moments under load
 	KILL_ROUNDS=$(ROUNDS) go test ./integration -run '^TestKill$$' -count 1 -timeout 60m -v
 overtake: ## 24 h of stored offsets on a clock of its own, and each mechanism switched off
 	OVERTAKE_HOURS=24 OVERTAKE_CONTROLS=1 go test ./integration/overtake -count 1 -timeout 30m -v
+overtake-wire: ## a minute of stores over the wire with shortened intervals, then kill -9 (WIRE: how long)
+	OVERTAKE_WIRE=$(or $(WIRE),60s) go test ./integration -run '^TestOvertakeWire$$' -count 1 -timeout 10m -v
 goclient: ## the official Go client, unmodified, against a node
 	cd integration/goclient && go test -count 1 -timeout 20m -v ./...
 ready: build ## measure from the binary's start to its ready line, in an empty directory
