@@ -21,8 +21,9 @@ func streamCommand(t *terminal) *cobra.Command {
 			"millrace stream create orders --max-bytes 20GB --max-age 7d", "keep at most 20 GB and 7 days",
 			"millrace stream list", "all streams",
 			"millrace stream describe orders", "one stream, with its bytes by kind",
+			"millrace stream retention orders --set max-age=7d", "change what is kept",
 			"millrace stream delete orders", "asks for the name first"),
-		streamCreate(t), streamList(t), streamDescribe(t), streamDelete(t))
+		streamCreate(t), streamList(t), streamDescribe(t), streamRetention(t), streamDelete(t))
 }
 
 // query is what all commands that look at streams share.
@@ -72,8 +73,7 @@ func streamCreate(t *terminal) *cobra.Command {
 			}
 		}
 		if maxAge != "" {
-			// The protocol writes days as D; people write d.
-			arguments["max-age"] = strings.ReplaceAll(maxAge, "d", "D")
+			arguments["max-age"] = protocolAge(maxAge)
 		}
 		if locator != "" {
 			arguments["queue-leader-locator"] = locator
