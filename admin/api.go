@@ -35,6 +35,12 @@ func (s *Server) routes() []route {
 		{"GET", "/api/v1/streams/{vhost}/{stream}/segments", operator, (*Server).listSegments},
 		{"GET", "/api/v1/streams/{vhost}/{stream}/segments/{file}/chunks", operator, (*Server).listChunks},
 		{"POST", "/api/v1/streams/{vhost}/{stream}/verify", operator, (*Server).verifyStream},
+		{"GET", "/api/v1/streams/{vhost}/{stream}/tracking", operator, (*Server).listTracking},
+		{"GET", "/api/v1/streams/{vhost}/{stream}/tracking/{reference}", operator, (*Server).getTracking},
+		{"PUT", "/api/v1/streams/{vhost}/{stream}/tracking/{reference}", administrator, (*Server).setTracking},
+		{"DELETE", "/api/v1/streams/{vhost}/{stream}/tracking/{reference}", administrator, (*Server).deleteTracking},
+		{"POST", "/api/v1/streams/{vhost}/{stream}/tracking/copy", administrator, (*Server).copyTracking},
+		{"POST", "/api/v1/streams/{vhost}/{stream}/tracking/expire", administrator, (*Server).expireTracking},
 		{"GET", "/api/v1/connections", operator, (*Server).listConnections},
 		{"DELETE", "/api/v1/connections/{name}", administrator, (*Server).closeConnection},
 	}, append(profileRoutes(), pageRoutes()...)...)

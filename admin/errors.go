@@ -16,12 +16,20 @@ var (
 	ErrElsewhere = errors.New("another node leads the stream")
 	// ErrNoSegment: the log has no file of that name.
 	ErrNoSegment = errors.New("no such segment")
+	// ErrNotLed: the stream has no leader now, or lost it on the way.
+	ErrNotLed = errors.New("the stream has no leader at present")
+	// ErrReferenceInUse: a publisher is connected under the reference.
+	ErrReferenceInUse = errors.New("the reference is in use")
 
 	errNoCredentials  = errors.New("credentials are needed")
 	errBadCredentials = errors.New("user or password is wrong")
 	errNotAllowed     = errors.New("the user's tags do not allow this")
 	errBadBody        = errors.New("the body is not the JSON that this call takes")
 	errNoConnection   = errors.New("no such connection")
+	errNoReference    = errors.New("nothing is stored under the reference")
+	errReferenceTaken = errors.New("something is stored under the reference already")
+	errBadQuery       = errors.New("a parameter makes no sense")
+	errNothingRead    = errors.New("the stream is empty: no stored offset says that nothing was read")
 )
 
 // statuses maps errors to answers; the first row that matches counts.
@@ -44,6 +52,12 @@ var statuses = []struct {
 	{ErrNoReplica, http.StatusNotFound, "no_replica", ""},
 	{ErrElsewhere, http.StatusConflict, "elsewhere", "ask the leader's node (--addr); millrace stream describe names it"},
 	{ErrNoSegment, http.StatusNotFound, "no_segment", "see millrace segment list STREAM"},
+	{errNoReference, http.StatusNotFound, "reference_missing", "see millrace tracking list STREAM"},
+	{errReferenceTaken, http.StatusConflict, "reference_exists", "ask for it to be overwritten"},
+	{ErrReferenceInUse, http.StatusConflict, "reference_in_use", "close the publisher first"},
+	{errNothingRead, http.StatusConflict, "stream_empty", "delete the reference: its reader then starts where it likes to"},
+	{errBadQuery, http.StatusBadRequest, "bad_argument", "see /api/v1/openapi.yaml"},
+	{ErrNotLed, http.StatusServiceUnavailable, "not_led", "ask again in a moment; a leader is being elected"},
 	{errNoConnection, http.StatusNotFound, "no_connection", ""},
 	{catalog.ErrUnsafe, http.StatusPreconditionFailed, "unsafe", ""},
 	{catalog.ErrLimit, http.StatusTooManyRequests, "limit", ""},

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,11 +34,13 @@ type house struct {
 	elsewhere bool // the leader of every stream
 	notReady  error
 	serial    chunk.Incarnation
+	tracked   map[string]Reference // by kind and reference
+	notLed    bool
 }
 
 func newHouse(t *testing.T) *house {
 	t.Helper()
-	h := &house{t: t, state: catalog.New(), sessions: map[string]Connection{}}
+	h := &house{t: t, state: catalog.New(), tracked: map[string]Reference{}, sessions: map[string]Connection{}}
 	h.must(h.do(&catalog.PutNode{ID: "n1", Disk: "d"}))
 	h.must(h.do(&catalog.CreateVHost{Name: "/"}))
 	h.must(h.do(&catalog.PutUser{Name: "root", Hash: "h", Tags: []string{"administrator"}}))
@@ -134,6 +138,55 @@ func (h *house) Verify(context.Context, chunk.Incarnation) ([]Verdict, error) {
 	return []Verdict{{File: "00000000000000000001.0.seg", Chunks: 1, Problems: []string{}}}, nil
 }
 
+// track notes a stored offset of a given age.
+func (h *house) track(reference string, value uint64, age time.Duration) {
+	ms, updated, lag := age.Milliseconds(), time.UnixMilli(1_700_000_000_000).Add(-age).UTC(), 24-value
+	h.tracked[KindOffset+" "+reference] = Reference{
+		Reference: reference, Kind: KindOffset, Value: value, State: "written", Lag: &lag, Updated: &updated, AgeMS: &ms,
+	}
+}
+
+func (h *house) References(_ context.Context, _ *catalog.Stream, q TrackingQuery) ([]Reference, error) {
+	if h.notLed {
+		return nil, fmt.Errorf("%w: electing", ErrNotLed)
+	}
+	var list []Reference
+	for _, key := range slices.Sorted(maps.Keys(h.tracked)) {
+		r := h.tracked[key]
+		if (q.Kind == "" || q.Kind == r.Kind) && (q.Reference == "" || q.Reference == r.Reference) {
+			list = append(list, r)
+		}
+	}
+	return list, nil
+}
+
+// Place: the log holds the offsets from 5 to 24, the last chunk begins at 20.
+func (h *house) Place(_ context.Context, _ *catalog.Stream, p Position) (uint64, error) {
+	if h.figures.NextOffset == 0 {
+		return 0, nil
+	}
+	return map[string]uint64{"first": h.figures.FirstOffset, "last": 20, "next": h.figures.NextOffset, "time": uint64(p.TimestampMS)}[p.At], nil
+}
+
+func (h *house) Change(_ context.Context, _ *catalog.Stream, changes []TrackingChange) (changed []string, err error) {
+	for _, c := range changes {
+		key := c.Kind + " " + c.Reference
+		was, has := h.tracked[key]
+		switch {
+		case was.Sessions > 0:
+			return nil, ErrReferenceInUse
+		case has && c.New, !has && c.Forget, !c.UpdatedBefore.IsZero() && !was.Updated.Before(c.UpdatedBefore):
+			continue
+		case c.Forget:
+			delete(h.tracked, key)
+		default:
+			h.track(c.Reference, c.Offset, 0)
+		}
+		changed = append(changed, c.Reference)
+	}
+	return changed, nil
+}
+
 func (h *house) Connections() []Connection {
 	var list []Connection
 	for _, c := range h.sessions {
@@ -165,7 +218,7 @@ func authenticate(_, password string, remote netip.Addr) error {
 
 // server joins the house to a Server.
 func (h *house) server() *Server {
-	return New(Parts{Metadata: h, Replicas: h, Sessions: h, Node: h, Authenticate: authenticate, Log: hclog.NewNullLogger()})
+	return New(Parts{Metadata: h, Replicas: h, Tracking: h, Sessions: h, Node: h, Authenticate: authenticate, Log: hclog.NewNullLogger()})
 }
 
 // call asks handler as user (none if empty) and returns status and body.

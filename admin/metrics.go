@@ -36,6 +36,10 @@ var (
 	scrubRounds   = describeMetric("scrub_rounds_total", "Times that the scrub has read everything.")
 	scrubProgress = describeMetric("scrub_progress_ratio", "Share of the present round that the scrub has read, 0 to 1.")
 	scrubDamaged  = describeMetric("scrub_damaged_files_total", "Segment files that the scrub has found damaged or could not open.")
+	logBytes      = describeMetric("log_bytes", "Bytes of this node's logs by what they are for.", "kind")
+	trackingShare = describeMetric("tracking_bound_ratio_max", "What stored offsets take of what they may, in the stream where that is most.")
+	trackingWait  = describeMetric("tracking_window_seconds_max", "The longest that a stored offset may wait to be written, of all streams.")
+	droppable     = describeMetric("compaction_droppable_bytes", "Bytes that compaction could gain now.")
 )
 
 func describeMetric(name, help string, labels ...string) *prometheus.Desc {
@@ -64,7 +68,7 @@ func (c nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{buildInfo, ready, streams, connections, publishers, subscriptions,
 		published, confirmed, refused, delivered, deliveredB, refusals,
 		diskFree, diskTotal, diskLimit, diskLow, diskAlarm, blocked, overtaken,
-		scrubbed, scrubRounds, scrubProgress, scrubDamaged} {
+		scrubbed, scrubRounds, scrubProgress, scrubDamaged, logBytes, trackingShare, trackingWait, droppable} {
 		out <- d
 	}
 }
@@ -115,4 +119,37 @@ func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
 	count(scrubRounds, status.Scrub.Rounds)
 	gauge(scrubProgress, float64(status.Scrub.RoundDone)/max(float64(status.Scrub.RoundBytes), 1))
 	count(scrubDamaged, status.Scrub.Damaged+status.Scrub.Unread)
+	c.collectLogs(gauge)
+}
+
+// collectLogs sums up what the node's logs take.
+func (c nodeCollector) collectLogs(gauge func(*prometheus.Desc, float64, ...string)) {
+	var sum Bytes
+	var sequences, droppableBytes uint64
+	var window int64
+	share := 0.0
+	for stream := range c.s.metadata.View().Streams() {
+		f, err := c.s.replicas.Figures(stream.Incarnation)
+		if err != nil {
+			continue // it is on other nodes
+		}
+		sum.User += f.Bytes.User
+		sum.Trailer += f.Bytes.Trailer
+		sum.Delta += f.Bytes.Delta
+		sum.Snapshot += f.Bytes.Snapshot
+		sum.Filter += f.Bytes.Filter
+		sum.Index += f.Bytes.Index
+		sequences += f.SequenceBytes
+		droppableBytes += f.Compaction.Droppable
+		window = max(window, f.WindowMS)
+		share = max(share, float64(f.TrackingBytes)/max(float64(f.TrackingBound), 1))
+	}
+	gauge(logBytes, float64(sum.User), "user")
+	gauge(logBytes, float64(sum.Tracking()-min(sequences, sum.Tracking())), "offset")
+	gauge(logBytes, float64(sequences), "sequence")
+	gauge(logBytes, float64(sum.Filter), "filter")
+	gauge(logBytes, float64(sum.Index), "index")
+	gauge(trackingShare, share)
+	gauge(trackingWait, float64(window)/1000)
+	gauge(droppable, float64(droppableBytes))
 }

@@ -15,6 +15,9 @@ import (
 type streamMetric struct {
 	name, help, sort string
 	kinds            []streamKind
+	// thousandths: the values are, as of a time in milliseconds that is shown in
+	// seconds.
+	thousandths bool
 }
 
 // A streamKind is one series of a family; label is "" or a `kind`.
@@ -26,22 +29,46 @@ type streamKind struct {
 func single(value func(*Figures) uint64) []streamKind { return []streamKind{{value: value}} }
 
 var streamMetrics = []streamMetric{
-	{"first_offset", "Offset of the first readable record.", "gauge", single(func(f *Figures) uint64 { return f.FirstOffset })},
-	{"next_offset", "Offset that the next committed record gets.", "gauge", single(func(f *Figures) uint64 { return f.NextOffset })},
-	{"messages", "Records that can be read.", "gauge", single(func(f *Figures) uint64 { return f.Messages })},
-	{"segments", "Files of the log.", "gauge", single(func(f *Figures) uint64 { return uint64(f.Segments) })},
-	{"segment_bytes", "Bytes of the log by what they are for.", "gauge", []streamKind{
+	{name: "first_offset", help: "Offset of the first readable record.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return f.FirstOffset })},
+	{name: "next_offset", help: "Offset that the next committed record gets.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return f.NextOffset })},
+	{name: "messages", help: "Records that can be read.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return f.Messages })},
+	{name: "segments", help: "Files of the log.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return uint64(f.Segments) })},
+	{name: "segment_bytes", help: "Bytes of the log by what they are for.", sort: "gauge", kinds: []streamKind{
 		{"user", func(f *Figures) uint64 { return f.Bytes.User }},
 		{"trailer", func(f *Figures) uint64 { return f.Bytes.Trailer }},
 		{"delta", func(f *Figures) uint64 { return f.Bytes.Delta }},
 		{"snapshot", func(f *Figures) uint64 { return f.Bytes.Snapshot }},
 		{"filter", func(f *Figures) uint64 { return f.Bytes.Filter }},
+		{"index", func(f *Figures) uint64 { return f.Bytes.Index }},
 	}},
-	{"disk_bytes", "Bytes of the log's files.", "gauge", single(func(f *Figures) uint64 { return f.Bytes.Disk })},
-	{"tracking_entries", "References in the tracking state by what they are for.", "gauge", []streamKind{
+	{name: "disk_bytes", help: "Bytes of the log's files.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return f.Bytes.Disk })},
+	{name: "tracking_entries", help: "References in the tracking state by what they are for.", sort: "gauge", kinds: []streamKind{
 		{"offset", func(f *Figures) uint64 { return uint64(f.StoredOffsets) }},
 		{"sequence", func(f *Figures) uint64 { return uint64(f.Sequences) }},
 	}},
+	{name: "tracking_entries_max", help: "References beyond which the least recently used goes.", sort: "gauge", kinds: []streamKind{
+		{"offset", func(f *Figures) uint64 { return uint64(f.StoredOffsetsMax) }},
+		{"sequence", func(f *Figures) uint64 { return uint64(f.SequencesMax) }},
+	}},
+	{name: "tracking_evictions_total", help: "References that went because there were too many.", sort: "counter", kinds: []streamKind{
+		{"offset", func(f *Figures) uint64 { return f.StoredOffsetsEvicted }},
+		{"sequence", func(f *Figures) uint64 { return f.SequencesEvicted }},
+	}},
+	{name: "tracking_pending", help: "Stored offsets that are not written so far.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return uint64(f.StoredOffsetsPending) })},
+	{name: "tracking_bytes", help: "Bytes of the log that remember references, by what they are for.", sort: "gauge", kinds: []streamKind{
+		{"offset", func(f *Figures) uint64 { return f.TrackingBytes }},
+		{"sequence", func(f *Figures) uint64 { return f.SequenceBytes }},
+	}},
+	{name: "tracking_bound_bytes", help: "Bytes that stored offsets may take.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return f.TrackingBound })},
+	{name: "tracking_window_seconds", help: "How far back a stored offset may fall if all nodes lose power.", sort: "gauge", thousandths: true, kinds: single(func(f *Figures) uint64 { return uint64(max(f.WindowMS, 0)) })},
+	{name: "compaction_droppable_bytes", help: "Bytes that compaction could gain now.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return f.Compaction.Droppable })},
+	{name: "compaction_dropped_bytes_total", help: "Bytes that compaction has gained.", sort: "counter", kinds: single(func(f *Figures) uint64 { return f.Compaction.Dropped })},
+	{name: "compaction_rewritten_bytes_total", help: "Bytes that compaction has copied.", sort: "counter", kinds: single(func(f *Figures) uint64 { return f.Compaction.Rewritten })},
+	{name: "compactions_total", help: "Segments that lost tracking, and merges of segments.", sort: "counter", kinds: []streamKind{
+		{"drop", func(f *Figures) uint64 { return f.Compaction.Drops }},
+		{"merge", func(f *Figures) uint64 { return f.Compaction.Merges }},
+	}},
+	{name: "compaction_failures_total", help: "Pieces of compaction that came to nothing.", sort: "counter", kinds: single(func(f *Figures) uint64 { return f.Compaction.Failures })},
 }
 
 // streamFigures is one stream's label pairs, escaped once, and its figures.
@@ -74,7 +101,8 @@ func streamLabels(stream *catalog.Stream) []byte {
 
 // appendStreamMetrics writes the text exposition format, version 0.0.4.
 func appendStreamMetrics(b []byte, list []streamFigures) []byte {
-	for _, m := range streamMetrics {
+	for at := range streamMetrics {
+		m := &streamMetrics[at]
 		b = append(b, "# HELP millrace_stream_"...)
 		b = append(append(append(append(b, m.name...), ' '), m.help...), '\n')
 		b = append(b, "# TYPE millrace_stream_"...)
@@ -87,11 +115,18 @@ func appendStreamMetrics(b []byte, list []streamFigures) []byte {
 					b = append(append(append(b, `,kind="`...), kind.label...), '"')
 				}
 				b = append(b, "} "...)
-				b = append(strconv.AppendUint(b, kind.value(&list[i].figures), 10), '\n')
+				b = append(m.appendValue(b, kind.value(&list[i].figures)), '\n')
 			}
 		}
 	}
 	return b
+}
+
+func (m *streamMetric) appendValue(b []byte, value uint64) []byte {
+	if m.thousandths {
+		return strconv.AppendFloat(b, float64(value)/1000, 'f', -1, 64)
+	}
+	return strconv.AppendUint(b, value, 10)
 }
 
 // appendLabel escapes a label's value.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -62,7 +63,10 @@ func TestMetrics_streams(t *testing.T) {
 	h := newHouse(t)
 	h.figures = Figures{
 		FirstOffset: 5, NextOffset: 25, Messages: 20, Segments: 2, StoredOffsets: 3, Sequences: 4,
-		Bytes: Bytes{User: 1000, Trailer: 10, Delta: 20, Snapshot: 30, Filter: 40, Disk: 2000},
+		Bytes:            Bytes{User: 1000, Trailer: 10, Delta: 20, Snapshot: 30, Filter: 40, Index: 48, Disk: 2000},
+		StoredOffsetsMax: 10, StoredOffsetsEvicted: 11, StoredOffsetsPending: 12, SequencesMax: 13, SequencesEvicted: 14,
+		TrackingBytes: 50, SequenceBytes: 10, TrackingBound: 4096, WindowMS: 5250,
+		Compaction: Compaction{Droppable: 1, Dropped: 2, Rewritten: 3, Drops: 4, Merges: 5, Failures: 6},
 	}
 	handler := h.server().Handler()
 	names := []string{"orders", `quo"te\slash`, "ümlaut"}
@@ -100,6 +104,37 @@ func TestMetrics_streams(t *testing.T) {
 		if !seen[name] {
 			t.Errorf("stream %q did not survive the escaping", name)
 		}
+	}
+}
+
+// TestMetrics_logs: the node's page sums up what its streams take.
+func TestMetrics_logs(t *testing.T) {
+	h := newHouse(t)
+	handler := h.server().Handler()
+	h.figures = Figures{
+		Bytes:         Bytes{User: 1000, Trailer: 10, Delta: 20, Snapshot: 30, Filter: 40, Index: 48},
+		TrackingBytes: 50, SequenceBytes: 10, TrackingBound: 200, WindowMS: 5250, Compaction: Compaction{Droppable: 7},
+	}
+	for _, name := range []string{"a", "b"} {
+		call(t, handler, "root", "POST", "/api/v1/streams", CreateStream{Name: name})
+	}
+	_, body := call(t, handler, "", "GET", "/metrics", nil)
+	families := parse(t, body)
+	got := map[string]float64{}
+	for _, name := range []string{"log_bytes", "tracking_bound_ratio_max", "tracking_window_seconds_max", "compaction_droppable_bytes"} {
+		for _, m := range families["millrace_"+name].GetMetric() {
+			for _, label := range m.Label {
+				name = "log_bytes " + label.GetValue()
+			}
+			got[name] = m.GetGauge().GetValue()
+		}
+	}
+	want := map[string]float64{
+		"log_bytes user": 2000, "log_bytes offset": 100, "log_bytes sequence": 20, "log_bytes filter": 80, "log_bytes index": 96,
+		"tracking_bound_ratio_max": 0.25, "tracking_window_seconds_max": 5.25, "compaction_droppable_bytes": 14,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -1,9 +1,11 @@
 package admin
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -66,6 +68,70 @@ func TestOpenAPI_publicRoutesSaySo(t *testing.T) {
 		}
 		if open := operation.Security != nil; open != (r.right == anyone) {
 			t.Errorf("%s: open to anyone is %v, openapi.yaml says %v", r.pattern(), r.right == anyone, open)
+		}
+	}
+}
+
+// TestOpenAPI_describesEveryField compares the schemas with the values that the
+// API answers with or takes, in both directions.
+func TestOpenAPI_describesEveryField(t *testing.T) {
+	type schema struct {
+		Ref        string               `yaml:"$ref"`
+		Properties map[string]yaml.Node `yaml:"properties"`
+	}
+	var description struct {
+		Components struct {
+			Schemas map[string]schema `yaml:"schemas"`
+		} `yaml:"components"`
+	}
+	if err := yaml.Unmarshal(openAPI, &description); err != nil {
+		t.Fatal(err)
+	}
+	schemas := description.Components.Schemas
+	var compare func(name string, of reflect.Type, s schema)
+	compare = func(name string, of reflect.Type, s schema) {
+		fields := map[string]reflect.Type{}
+		for _, f := range reflect.VisibleFields(of) {
+			if tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); tag != "" {
+				fields[tag] = f.Type
+			}
+		}
+		for field, kind := range fields {
+			node, ok := s.Properties[field]
+			if !ok {
+				t.Errorf("%s.%s is not in openapi.yaml", name, field)
+				continue
+			}
+			var inner schema
+			if err := node.Decode(&inner); err != nil {
+				t.Fatal(err)
+			}
+			if inner.Ref != "" {
+				inner = schemas[strings.TrimPrefix(inner.Ref, "#/components/schemas/")]
+			}
+			if kind.Kind() == reflect.Struct && kind != reflect.TypeFor[time.Time]() {
+				compare(name+"."+field, kind, inner)
+			}
+		}
+		for field := range s.Properties {
+			if _, ok := fields[field]; !ok {
+				t.Errorf("openapi.yaml has %s.%s, which nobody fills", name, field)
+			}
+		}
+	}
+	values := []any{
+		Status{}, Stream{}, Bytes{}, Segment{}, Chunk{}, Verdict{}, Connection{}, CreateStream{}, Failure{},
+		Reference{}, SetOffset{}, CopyOffset{}, MovedOffset{}, ExpireOffsets{},
+	}
+	named := map[string]bool{}
+	for _, v := range values {
+		of := reflect.TypeOf(v)
+		named[of.Name()] = true
+		compare(of.Name(), of, schemas[of.Name()])
+	}
+	for name := range schemas {
+		if !named[name] {
+			t.Errorf("openapi.yaml's %s is compared with nothing", name)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,6 +36,40 @@ type Replicas interface {
 	Retention(context.Context, chunk.Incarnation, RetentionQuery) (Retention, error)
 	// Verify reads every byte of the stream's files.
 	Verify(ctx context.Context, stream chunk.Incarnation) ([]Verdict, error)
+}
+
+// Tracking is what streams remember of their readers and writers. It answers for
+// a stream wherever that is led; one without a leader is an ErrNotLed.
+type Tracking interface {
+	// References lists by reference, readers before writers of the same name.
+	References(context.Context, *catalog.Stream, TrackingQuery) ([]Reference, error)
+	// Place returns the offset of the message at which a reader starts.
+	Place(context.Context, *catalog.Stream, Position) (uint64, error)
+	// Change carries changes out and answers, once they can't be lost any more,
+	// the references that did change.
+	Change(context.Context, *catalog.Stream, []TrackingChange) (changed []string, err error)
+}
+
+// TrackingQuery narrows a list; empty fields are no bound.
+type TrackingQuery struct{ Kind, Reference string }
+
+// Position names a place in a stream: first, last, next, or time.
+type Position struct {
+	At          string
+	TimestampMS int64 // of time
+}
+
+// TrackingChange changes what is stored under a reference.
+type TrackingChange struct {
+	Reference string
+	Kind      string
+	// Forget takes it away; else Offset is stored.
+	Forget bool
+	Offset uint64
+	// UpdatedBefore, if not zero, lets the change happen only if the last update
+	// is older, New only if nothing is stored.
+	UpdatedBefore time.Time
+	New           bool
 }
 
 // Sessions are the clients that are connected.
@@ -69,6 +104,7 @@ type Authenticate func(user, password string, remote netip.Addr) error
 type Server struct {
 	metadata     Metadata
 	replicas     Replicas
+	tracking     Tracking
 	sessions     Sessions
 	node         Node
 	authenticate Authenticate
@@ -80,6 +116,7 @@ type Server struct {
 type Parts struct {
 	Metadata     Metadata
 	Replicas     Replicas
+	Tracking     Tracking
 	Sessions     Sessions
 	Node         Node
 	Authenticate Authenticate
@@ -89,7 +126,7 @@ type Parts struct {
 // New joins a server.
 func New(parts Parts) *Server {
 	s := &Server{
-		metadata: parts.Metadata, replicas: parts.Replicas, sessions: parts.Sessions,
+		metadata: parts.Metadata, replicas: parts.Replicas, tracking: parts.Tracking, sessions: parts.Sessions,
 		node: parts.Node, authenticate: parts.Authenticate, log: parts.Log,
 	}
 	s.registry = newRegistry(s)

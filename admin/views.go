@@ -88,6 +88,33 @@ type Figures struct {
 	// WindowMS is how far back a stored offset may fall if all nodes lose
 	// power now, in milliseconds.
 	WindowMS int64 `json:"window_ms"`
+	// The caps, and what has been evicted because of them since the start.
+	StoredOffsetsMax     int    `json:"stored_offsets_max"`
+	StoredOffsetsEvicted uint64 `json:"stored_offsets_evicted"`
+	SequencesMax         int    `json:"publisher_sequences_max"`
+	SequencesEvicted     uint64 `json:"publisher_sequences_evicted"`
+	// StoredOffsetsPending wait to be written, at most for the window.
+	StoredOffsetsPending int `json:"stored_offsets_pending"`
+	// TrackingBytes is what stored offsets take on disk, TrackingBound what they
+	// may: 5 % of user bytes, or nine snapshots and 4 MiB. SequenceBytes, of
+	// publishers, are apart.
+	TrackingBytes uint64     `json:"tracking_bytes"`
+	TrackingBound uint64     `json:"tracking_bound_bytes"`
+	SequenceBytes uint64     `json:"sequence_bytes"`
+	Compaction    Compaction `json:"compaction"`
+}
+
+// Compaction tells what compacting a log could gain now, and what it has done
+// since the log was opened.
+type Compaction struct {
+	Droppable uint64 `json:"droppable_bytes"`
+	Dropped   uint64 `json:"dropped_bytes"`
+	Rewritten uint64 `json:"rewritten_bytes"` // copied for it
+	Pinned    uint64 `json:"pinned_bytes"`    // of replaced files that are still read
+	Drops     uint64 `json:"drops"`           // segments that lost tracking
+	Merges    uint64 `json:"merges"`
+	Failures  uint64 `json:"failures"`
+	LastError string `json:"last_error,omitempty"`
 }
 
 // Bytes tells what a log's bytes are for.
@@ -97,7 +124,8 @@ type Bytes struct {
 	Delta    uint64 `json:"delta"`
 	Snapshot uint64 `json:"snapshot"`
 	Filter   uint64 `json:"filter"`
-	Disk     uint64 `json:"disk"` // of the files
+	Index    uint64 `json:"index"` // beside the segments' files
+	Disk     uint64 `json:"disk"`  // of the segments' files
 }
 
 // Tracking is the bytes that remember readers.
@@ -106,7 +134,9 @@ func (b Bytes) Tracking() uint64 { return b.Trailer + b.Delta + b.Snapshot }
 // Segment is one file of a log.
 type Segment struct {
 	File           string `json:"file"`
-	State          string `json:"state"` // active, sealed or damaged
+	Generation     uint32 `json:"generation"` // 0 as written, higher after each compaction
+	UnitStart      bool   `json:"unit_start"` // a unit of retention begins here
+	State          string `json:"state"`      // active, sealed or damaged
 	FirstLSN       uint64 `json:"first_lsn"`
 	LastLSN        uint64 `json:"last_lsn"`
 	FirstOffset    uint64 `json:"first_offset"`
@@ -116,6 +146,12 @@ type Segment struct {
 	Chunks         uint64 `json:"chunks"` // user chunks
 	Records        uint64 `json:"records"`
 	Bytes          Bytes  `json:"bytes"`
+	TrackingBytes  uint64 `json:"tracking_bytes"` // of stored offsets
+	SequenceBytes  uint64 `json:"sequence_bytes"` // of publishers
+	// Droppable could be gained by compaction now; Dropped has been since the
+	// log was opened. The files of a stopped node tell neither.
+	Droppable uint64 `json:"droppable_bytes"`
+	Dropped   uint64 `json:"dropped_bytes"`
 }
 
 // Chunk is one chunk of a segment.
@@ -141,6 +177,72 @@ type Verdict struct {
 	Records  uint64   `json:"records"`
 	Bytes    int64    `json:"bytes"`    // of the file
 	Problems []string `json:"problems"` // each says where; empty: all is well
+}
+
+// The kinds of a Reference.
+const (
+	KindOffset = "offset"
+	KindWriter = "writer"
+)
+
+// Reference is what a stream remembers of a reader (kind offset) or of a
+// publisher (kind writer).
+type Reference struct {
+	Reference string `json:"reference"`
+	Kind      string `json:"kind"`
+	// Value is the stored offset, or the last publishing id.
+	Value uint64 `json:"value"`
+	// State is pending while no chunk of the log carries the value, else
+	// written.
+	State string `json:"state"`
+
+	// Of readers only. Lag is the last committed offset less the stored one, 0
+	// where that is Ahead of the log; LagMS the age of the first message that
+	// was not read, absent where it could not be found out. Stale: retention has
+	// taken the message behind the stored one.
+	Lag     *uint64    `json:"lag_messages,omitempty"`
+	LagMS   *int64     `json:"lag_ms,omitempty"`
+	Updated *time.Time `json:"updated,omitempty"`
+	AgeMS   *int64     `json:"age_ms,omitempty"` // of the last update
+	Stale   bool       `json:"stale,omitempty"`
+	Ahead   bool       `json:"ahead,omitempty"`
+
+	// Of writers only: the chunk that carries the value, and the sessions that
+	// publish under the reference now.
+	LSN      uint64 `json:"lsn,omitempty"`
+	Sessions int    `json:"sessions,omitempty"`
+}
+
+// SetOffset is the body of a set: Offset as it is, or At.
+type SetOffset struct {
+	Offset *uint64 `json:"offset,omitempty"`
+	// At names the message that is to be read next: first, last (the last
+	// chunk's first), next, or time with TimestampMS.
+	At          string `json:"at,omitempty"`
+	TimestampMS int64  `json:"timestamp_ms,omitempty"`
+	DryRun      bool   `json:"dry_run,omitempty"`
+}
+
+// CopyOffset is the body of a copy.
+type CopyOffset struct {
+	From      string `json:"from"`
+	To        string `json:"to"`
+	Overwrite bool   `json:"overwrite,omitempty"` // what is stored under To
+	DryRun    bool   `json:"dry_run,omitempty"`
+}
+
+// MovedOffset is what a set or a copy did, or would do.
+type MovedOffset struct {
+	Reference string  `json:"reference"`
+	Before    *uint64 `json:"before,omitempty"` // absent: nothing was stored
+	Value     uint64  `json:"value"`
+	DryRun    bool    `json:"dry_run,omitempty"`
+}
+
+// ExpireOffsets is the body of an expiry of stored offsets.
+type ExpireOffsets struct {
+	OlderThanMS int64 `json:"older_than_ms"`
+	DryRun      bool  `json:"dry_run,omitempty"`
 }
 
 // Connection is one client.

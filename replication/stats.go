@@ -158,12 +158,13 @@ func (r *Replica) Segments() ([]segstore.SegmentFigures, error) {
 	return log.SegmentFigures(), nil
 }
 
-// TimestampAt returns when the record with an offset was written, and whether
-// it is in the log. Errors: ErrUnavailable, those of segstore.Log.TimestampAt.
-func (r *Replica) TimestampAt(o chunk.Offset) (chunk.Timestamp, bool, error) {
+// TimestampAt returns when the record with an offset was written, up to which
+// offset others were with it, and whether it is in the log. Errors:
+// ErrUnavailable, those of segstore.Log.TimestampAt.
+func (r *Replica) TimestampAt(o chunk.Offset) (at chunk.Timestamp, until chunk.Offset, ok bool, err error) {
 	log := r.log.Load()
 	if log == nil {
-		return 0, false, ErrUnavailable
+		return 0, 0, false, ErrUnavailable
 	}
 	return log.TimestampAt(o)
 }

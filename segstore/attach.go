@@ -87,49 +87,49 @@ func (l *Log) OffsetAfter(lsn chunk.LSN) (chunk.Offset, error) {
 	return o, err
 }
 
-// TimestampAt returns the timestamp of the user chunk that holds an offset; ok is
-// false if no chunk of the log does. It reads heads alone, from the index's
-// place on.
+// TimestampAt returns the timestamp of the user chunk that holds an offset, and
+// the offset behind that chunk's last record; ok is false if no chunk of the log
+// holds it. It reads heads alone, from the index's place on.
 //
 // Errors: a *DamageError, ErrClosed, what the disk says.
-func (l *Log) TimestampAt(o chunk.Offset) (at chunk.Timestamp, ok bool, err error) {
-	at, ok, err = l.timestampAt(o)
+func (l *Log) TimestampAt(o chunk.Offset) (at chunk.Timestamp, until chunk.Offset, ok bool, err error) {
+	h, ok, err := l.headAt(o)
 	for tries := 1; errors.Is(err, errMoved) && tries < triesMax; tries++ {
-		at, ok, err = l.timestampAt(o)
+		h, ok, err = l.headAt(o)
 	}
 	if err != nil {
 		err = l.wrap("look for offset "+o.String(), err)
 	}
-	return at, ok, err
+	return h.Timestamp, h.Next(), ok, err
 }
 
-func (l *Log) timestampAt(o chunk.Offset) (chunk.Timestamp, bool, error) {
+func (l *Log) headAt(o chunk.Offset) (h chunk.Header, ok bool, err error) {
 	if l.closed() {
-		return 0, false, ErrClosed
+		return h, false, ErrClosed
 	}
 	_, next := l.end() // before the layout, which then holds all that is below
 	lay := l.layout.Load()
 	if o < lay.start.Offset || o >= next {
-		return 0, false, nil
+		return h, false, nil
 	}
 	i := lay.at(o)
 	if i < 0 {
-		return 0, false, nil
+		return h, false, nil
 	}
 	r := &Reader{log: l, segment: lay.segments[i], cuts: l.cuts.Load()}
 	if d := r.segment.damage.Load(); d != nil {
-		return 0, false, d
+		return h, false, d
 	}
-	_, h, err := r.segment.find(
+	_, h, err = r.segment.find(
 		func(e indexEntry) bool { return e.base <= o },
 		func(h *chunk.Header) bool { return h.Type == chunk.User && h.Contains(o) })
 	switch {
 	case errors.Is(err, io.EOF):
-		return 0, false, errMoved // it was cut, or replaced, meanwhile
+		return h, false, errMoved // it was cut, or replaced, meanwhile
 	case err != nil:
-		return 0, false, r.explain(err)
+		return h, false, r.explain(err)
 	}
-	return h.Timestamp, true, nil
+	return h, true, nil
 }
 
 // nextOffset returns the offset that the first record from the Reader's LSN on

@@ -56,7 +56,11 @@ func (f *fixture) fileSize(name string) int64 {
 func TestTimestampAt(t *testing.T) {
 	k := newTracker(t)
 	k.mixed()
-	want := map[chunk.Offset]chunk.Timestamp{}
+	type place struct {
+		at    chunk.Timestamp
+		until chunk.Offset
+	}
+	want := map[chunk.Offset]place{}
 	r, err := k.log.Attach(Spec{Kind: First}, k.log.Tail().LSN)
 	k.must(err)
 	defer r.Close()
@@ -67,19 +71,19 @@ func TestTimestampAt(t *testing.T) {
 			break
 		}
 		for o := v.Header.BaseOffset; o < v.Header.Next(); o++ {
-			want[o] = v.Header.Timestamp
+			want[o] = place{v.Header.Timestamp, v.Header.Next()}
 		}
 		v.Release()
 	}
 	check := func(when string) {
 		t.Helper()
-		for o, at := range want {
-			if got, ok, err := k.log.TimestampAt(o); !ok || err != nil || got != at {
-				t.Fatalf("%s: offset %d is of %d, %v, %v; want %d", when, o, got, ok, err, at)
+		for o, place := range want {
+			if at, until, ok, err := k.log.TimestampAt(o); !ok || err != nil || at != place.at || until != place.until {
+				t.Fatalf("%s: offset %d is of %d up to %d, %v, %v; want %v", when, o, at, until, ok, err, place)
 			}
 		}
 		for _, o := range []chunk.Offset{k.log.Next(), k.log.Next() + 1<<40} {
-			if _, ok, err := k.log.TimestampAt(o); ok || err != nil {
+			if _, _, ok, err := k.log.TimestampAt(o); ok || err != nil {
 				t.Fatalf("%s: offset %d is found, %v", when, o, err)
 			}
 		}

@@ -98,23 +98,38 @@ func (f Folder) Segments() ([]admin.Segment, error) {
 }
 
 func describe(s *segstore.InspectedSegment) admin.Segment {
-	state := "active"
+	out := Describe(&segstore.SegmentFigures{SegmentInfo: s.SegmentInfo, IndexBytes: s.IndexBytes})
+	out.Bytes.Disk = uint64(s.FileBytes)
+	if len(s.Problems) > 0 {
+		out.State = "damaged"
+	}
+	return out
+}
+
+// Describe tells operators of one segment.
+func Describe(s *segstore.SegmentFigures) admin.Segment {
+	state, disk := "active", s.Size
 	switch {
-	case len(s.Problems) > 0:
+	case s.Damage != nil:
 		state = "damaged"
 	case s.Sealed:
 		state = "sealed"
 	}
+	if s.Sealed {
+		disk = s.FileSize()
+	}
 	return admin.Segment{
-		File: filepath.Base(s.File), State: state,
+		File: s.Name().String() + ".seg", Generation: s.Generation, UnitStart: s.UnitStart, State: state,
 		FirstLSN: uint64(s.FirstLSN), LastLSN: uint64(s.LastLSN),
 		FirstOffset: uint64(s.BaseOffset), NextOffset: uint64(s.NextOffset),
 		FirstTimestamp: int64(s.FirstTimestamp), LastTimestamp: int64(s.LastTimestamp),
 		Chunks: s.UserChunks, Records: s.Records,
 		Bytes: admin.Bytes{
 			User: uint64(s.UserBytes), Trailer: uint64(s.TrailerBytes), Filter: uint64(s.FilterBytes),
-			Delta: uint64(s.DeltaBytes), Snapshot: uint64(s.SnapshotBytes), Disk: uint64(s.FileBytes),
+			Delta: uint64(s.DeltaBytes), Snapshot: uint64(s.SnapshotBytes), Index: uint64(s.IndexBytes), Disk: uint64(disk),
 		},
+		TrackingBytes: uint64(s.TrackingBytes()), SequenceBytes: uint64(s.TrailerSequenceBytes + s.SnapshotSequenceBytes),
+		Droppable: uint64(s.DroppableBytes), Dropped: uint64(s.DroppedBytes),
 	}
 }
 

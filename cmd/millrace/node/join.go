@@ -121,18 +121,35 @@ func (f figures) Figures(stream chunk.Incarnation) (admin.Figures, error) {
 		return admin.Figures{}, err
 	}
 	s := r.Stats()
+	log, tracked := &s.Log, &s.Tracking
 	out := admin.Figures{
-		FirstOffset: uint64(s.Log.First), NextOffset: uint64(s.Next), CommittedLSN: uint64(s.Commit), Segments: s.Log.Segments,
-		StoredOffsets: s.Tracking.Offsets, Sequences: s.Tracking.Publishers, WindowMS: s.WindowMilliseconds,
+		FirstOffset: uint64(log.First), NextOffset: uint64(s.Next), CommittedLSN: uint64(s.Commit), Segments: log.Segments,
+		StoredOffsets: tracked.Offsets, StoredOffsetsMax: tracked.OffsetsMax, StoredOffsetsEvicted: tracked.OffsetsEvicted,
+		StoredOffsetsPending: s.PendingOffsets, WindowMS: s.WindowMilliseconds,
+		Sequences: tracked.Publishers, SequencesMax: tracked.PublishersMax, SequencesEvicted: tracked.PublishersEvicted,
 		Bytes: admin.Bytes{
-			User: uint64(s.Log.UserBytes), Trailer: uint64(s.Log.TrailerBytes), Delta: uint64(s.Log.DeltaBytes),
-			Snapshot: uint64(s.Log.SnapshotBytes), Filter: uint64(s.Log.FilterBytes), Disk: uint64(s.Log.DiskBytes),
+			User: uint64(log.UserBytes), Trailer: uint64(log.TrailerBytes), Delta: uint64(log.DeltaBytes),
+			Snapshot: uint64(log.SnapshotBytes), Filter: uint64(log.FilterBytes), Index: uint64(log.IndexBytes),
+			Disk: uint64(log.DiskBytes),
 		},
+		TrackingBytes: uint64(log.TrackingBytes), TrackingBound: uint64(log.TrackingBound), SequenceBytes: uint64(log.SequenceBytes),
+		Compaction: compactionOf(&log.Compaction),
 	}
 	if out.NextOffset > out.FirstOffset {
 		out.Messages = out.NextOffset - out.FirstOffset
 	}
 	return out, nil
+}
+
+func compactionOf(c *segstore.CompactionStats) admin.Compaction {
+	out := admin.Compaction{
+		Droppable: uint64(c.BytesDroppable), Dropped: uint64(c.BytesDropped), Rewritten: uint64(c.BytesRewritten),
+		Pinned: uint64(c.BytesPinned), Drops: c.Drops, Merges: c.Merges, Failures: c.Failures,
+	}
+	if c.LastError != nil {
+		out.LastError = c.LastError.Error()
+	}
+	return out
 }
 
 // folder is the stream's files, believed up to the commit: what is behind it
@@ -154,11 +171,19 @@ func (f figures) folder(stream chunk.Incarnation) (inspect.Folder, error) {
 }
 
 func (f figures) Segments(stream chunk.Incarnation) ([]admin.Segment, error) {
-	folder, err := f.folder(stream)
+	r, err := f.replica(stream)
 	if err != nil {
 		return nil, err
 	}
-	return folder.Segments()
+	found, err := r.Segments()
+	if err != nil {
+		return nil, notLed(err)
+	}
+	list := []admin.Segment{}
+	for i := range found {
+		list = append(list, inspect.Describe(&found[i]))
+	}
+	return list, nil
 }
 
 func (f figures) Chunks(stream chunk.Incarnation, file string) ([]admin.Chunk, error) {
