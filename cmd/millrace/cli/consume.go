@@ -81,18 +81,27 @@ func (o *consumeOptions) spec() (wire.OffsetSpec, error) {
 	case "next":
 		return wire.OffsetSpec{Type: wire.OffsetNext}, nil
 	}
-	if moment, ok := strings.CutPrefix(text, "@"); ok {
-		if ms, err := strconv.ParseInt(moment, 10, 64); err == nil {
-			return wire.FromTimestamp(ms), nil
-		}
-		if at, err := time.Parse(time.RFC3339, moment); err == nil {
-			return wire.FromTimestamp(at.UnixMilli()), nil
-		}
-	} else if n, err := strconv.ParseUint(text, 10, 64); err == nil {
+	if ms, ok := parseMoment(text); ok {
+		return wire.FromTimestamp(ms), nil
+	}
+	if n, err := strconv.ParseUint(text, 10, 64); err == nil {
 		return wire.FromOffset(n), nil
 	}
 	return wire.OffsetSpec{}, usage("--offset %s is no place in a stream", text).
 		suggest("first, last, next, a number, @2026-11-30T10:00:00Z, @1764496800000 (ms)")
+}
+
+// parseMoment reads @TIME: RFC 3339, or milliseconds since 1970.
+func parseMoment(text string) (ms int64, ok bool) {
+	moment, ok := strings.CutPrefix(text, "@")
+	if !ok {
+		return 0, false
+	}
+	if ms, err := strconv.ParseInt(moment, 10, 64); err == nil {
+		return ms, true
+	}
+	at, err := time.Parse(time.RFC3339, moment)
+	return at.UnixMilli(), err == nil
 }
 
 // A reader prints what one subscription delivers. Deliver runs on the

@@ -2,14 +2,48 @@ package cli
 
 import (
 	"fmt"
+	"math/big"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
 )
 
-func count(n uint64) string { return humanize.Comma(int64(n)) }
+func count(n uint64) string { return humanize.BigComma(new(big.Int).SetUint64(n)) }
 
 func size(n uint64) string { return humanize.Bytes(n) }
+
+// percent is a share; of nothing there is none.
+func percent(part, whole uint64) string {
+	if whole == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f %%", 100*float64(part)/float64(whole))
+}
+
+// period shows how long something took, or takes, at a glance: 37d, 4h12m, 31s.
+func period(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%dd", d/(24*time.Hour))
+	case d >= time.Minute:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	case d >= time.Second:
+		return d.Round(time.Second).String()
+	}
+	return d.Round(time.Millisecond).String()
+}
+
+// parsePeriod reads a duration that may be in days: 30d, 36h, 5m.
+func parsePeriod(text string) (time.Duration, bool) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 16)
+		return time.Duration(n) * 24 * time.Hour, err == nil
+	}
+	d, err := time.ParseDuration(text)
+	return d, err == nil && d > 0
+}
 
 func milliseconds(ms int64) string {
 	return (time.Duration(ms) * time.Millisecond).String()

@@ -6,15 +6,17 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
+	"go.yaml.in/yaml/v3"
 )
 
 // The forms of -o. JSON is a stable contract with golden tests; the table is
 // for people and may change.
-var formats = []string{"table", "json", "ndjson", "csv", "name"}
+var formats = []string{"table", "wide", "json", "ndjson", "yaml", "csv", "name"}
 
 // A listing is a command's answer: values as JSON sees them, and the cells
 // that a person sees. The first column is the name.
@@ -27,11 +29,18 @@ type listing struct {
 type column struct {
 	title string
 	right bool // numbers stand on the right
+	wide  bool // left out of a table unless it is to be wide
 }
 
 // left and right declare columns in short form.
 func left(title string) column  { return column{title: title} }
 func right(title string) column { return column{title: title, right: true} }
+
+// more declares a column that only a wide table and CSV show.
+func more(c column) column {
+	c.wide = true
+	return c
+}
 
 func (l *listing) add(value any, cells ...string) {
 	l.values, l.rows = append(l.values, value), append(l.rows, cells)
@@ -50,6 +59,8 @@ func (l *listing) print(w io.Writer, format string) error {
 			}
 		}
 		return nil
+	case "yaml":
+		return printYAML(w, nonNil(l.values))
 	case "csv":
 		return l.printCSV(w)
 	case "name":
@@ -60,7 +71,7 @@ func (l *listing) print(w io.Writer, format string) error {
 		}
 		return nil
 	}
-	return l.printTable(w)
+	return l.printTable(w, format == "wide")
 }
 
 func (l *listing) printCSV(w io.Writer) error {
@@ -75,7 +86,7 @@ func (l *listing) printCSV(w io.Writer) error {
 	return out.WriteAll(l.rows)
 }
 
-func (l *listing) printTable(w io.Writer) error {
+func (l *listing) printTable(w io.Writer, wide bool) error {
 	t := table.NewWriter()
 	style := table.StyleDefault
 	style.Format.Header = text.FormatDefault // titles are upper case where they should be
@@ -84,18 +95,23 @@ func (l *listing) printTable(w io.Writer) error {
 	t.SetStyle(style)
 	header := table.Row{}
 	var configs []table.ColumnConfig
-	for i, c := range l.columns {
+	for _, c := range l.columns {
+		if c.wide && !wide {
+			continue
+		}
 		header = append(header, c.title)
 		if c.right {
-			configs = append(configs, table.ColumnConfig{Number: i + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
+			configs = append(configs, table.ColumnConfig{Number: len(header), Align: text.AlignRight, AlignHeader: text.AlignRight})
 		}
 	}
 	t.SetColumnConfigs(configs)
 	t.AppendHeader(header)
 	for _, cells := range l.rows {
 		row := table.Row{}
-		for _, cell := range cells {
-			row = append(row, cell)
+		for i, cell := range cells {
+			if wide || !l.columns[i].wide {
+				row = append(row, cell)
+			}
 		}
 		t.AppendRow(row)
 	}
@@ -107,15 +123,99 @@ func (l *listing) printTable(w io.Writer) error {
 	return nil
 }
 
-// printOne writes a single value: JSON where a machine asked, else by show.
+// printOne writes a single value: in a form for machines where one is asked for,
+// else by show.
 func printOne(w io.Writer, format string, value any, show func(io.Writer) error) error {
 	switch format {
 	case "json":
 		return printJSON(w, value)
 	case "ndjson":
 		return json.NewEncoder(w).Encode(value)
+	case "yaml":
+		return printYAML(w, value)
+	case "csv":
+		return printFields(w, value)
 	}
 	return show(w)
+}
+
+// printYAML writes what JSON would, keys in the same order.
+func printYAML(w io.Writer, value any) error {
+	document, err := asYAML(value)
+	if err != nil {
+		return err
+	}
+	enc := yaml.NewEncoder(w)
+	enc.SetIndent(2)
+	if err := enc.Encode(document); err != nil {
+		return err
+	}
+	return enc.Close()
+}
+
+// asYAML takes value through JSON, which is YAML, so that the fields' names and
+// order are JSON's.
+func asYAML(value any) (*yaml.Node, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return nil, err
+	}
+	plain(&document)
+	return &document, nil
+}
+
+// plain takes JSON's braces and quotes away where YAML needs none.
+func plain(n *yaml.Node) {
+	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
+		n.Style = 0
+	}
+	for _, inner := range n.Content {
+		plain(inner)
+	}
+}
+
+// printFields writes a single value as CSV: a line for each field, those within
+// others joined by dots.
+func printFields(w io.Writer, value any) error {
+	document, err := asYAML(value)
+	if err != nil {
+		return err
+	}
+	out := csv.NewWriter(w)
+	if err := out.Write([]string{"field", "value"}); err != nil {
+		return err
+	}
+	var fields func(prefix string, n *yaml.Node) error
+	fields = func(prefix string, n *yaml.Node) error {
+		if n.Kind == yaml.ScalarNode {
+			return out.Write([]string{strings.TrimPrefix(prefix, "."), n.Value})
+		}
+		for i, inner := range n.Content {
+			name := prefix
+			switch n.Kind {
+			case yaml.MappingNode:
+				if i%2 == 0 {
+					continue
+				}
+				name += "." + n.Content[i-1].Value
+			case yaml.SequenceNode:
+				name += "." + strconv.Itoa(i)
+			}
+			if err := fields(name, inner); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := fields("", document); err != nil {
+		return err
+	}
+	out.Flush()
+	return out.Error()
 }
 
 func printJSON(w io.Writer, value any) error {

@@ -89,15 +89,31 @@ func segmentList(t *terminal) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		out := listing{columns: []column{left("SEGMENT"), right("FIRST"), right("NEXT"), right("CHUNKS"), right("USER"),
-			right("TRAILERS"), right("DELTAS"), right("SNAPSHOTS"), right("DISK"), left("NEWEST"), left("STATE")}}
-		for _, g := range list {
-			out.add(g, g.File, count(g.FirstOffset), count(g.NextOffset), count(g.Chunks), size(g.Bytes.User),
-				size(g.Bytes.Trailer), size(g.Bytes.Delta), size(g.Bytes.Snapshot), size(g.Bytes.Disk), moment(g.LastTimestamp), g.State)
-		}
+		out := segmentListing(list)
 		return out.print(t.out, s.format)
 	}
 	return cmd
+}
+
+// segmentListing shows segments: what their bytes are for, what compaction could
+// gain (DROPPABLE) and has gained since the log was opened (DROPPED).
+func segmentListing(list []admin.Segment) listing {
+	out := listing{columns: []column{left("SEGMENT"), right("FIRST"), right("NEXT"), right("MESSAGES"), right("USER"),
+		right("TRAILERS"), right("DELTAS"), right("SNAPSHOTS"), right("FILTERS"), right("INDEX"), right("DISK"),
+		right("DROPPABLE"), right("DROPPED"), left("STATE"), more(right("CHUNKS")), more(right("OFFSETS")),
+		more(right("SEQUENCES")), more(left("UNIT")), more(left("OLDEST")), more(left("NEWEST"))}}
+	for _, g := range list {
+		unit := "-"
+		if g.UnitStart {
+			unit = "starts"
+		}
+		b := g.Bytes
+		out.add(g, g.File, count(g.FirstOffset), count(g.NextOffset), count(g.Records), size(b.User),
+			size(b.Trailer), size(b.Delta), size(b.Snapshot), size(b.Filter), size(b.Index), size(b.Disk),
+			size(g.Droppable), size(g.Dropped), g.State, count(g.Chunks), size(g.TrackingBytes),
+			size(g.SequenceBytes), unit, moment(g.FirstTimestamp), moment(g.LastTimestamp))
+	}
+	return out
 }
 
 func (s *source) segments(ctx context.Context, stream string) ([]admin.Segment, error) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net/url"
@@ -114,10 +115,14 @@ func streamList(t *terminal) *cobra.Command {
 			return err
 		}
 		out := listing{columns: []column{left("NAME"), left("VHOST"), right("MESSAGES"), right("FIRST"), right("NEXT"),
-			right("USER"), right("TRACKING"), right("SEGMENTS"), left("LEADER")}}
+			right("USER"), right("TRACKING"), right("SEGMENTS"), left("LEADER"), more(right("OF USER")), more(right("OF BOUND")),
+			more(right("OFFSETS")), more(right("PUBLISHERS")), more(right("WINDOW")), more(right("DROPPABLE")), more(right("DISK"))}}
 		for _, s := range list {
 			out.add(s, s.Name, s.VHost, count(s.Messages), count(s.FirstOffset), count(s.NextOffset),
-				size(s.Bytes.User), size(s.Bytes.Tracking()), strconv.Itoa(s.Segments), or(s.Leader, "none"))
+				size(s.Bytes.User), size(s.Bytes.Tracking()), strconv.Itoa(s.Segments), or(s.Leader, "none"),
+				percent(s.TrackingBytes, s.Bytes.User), percent(s.TrackingBytes, s.TrackingBound),
+				strconv.Itoa(s.StoredOffsets), strconv.Itoa(s.Sequences), milliseconds(s.WindowMS),
+				size(s.Compaction.Droppable), size(s.Bytes.Disk))
 		}
 		return out.print(t.out, q.format)
 	}
@@ -136,7 +141,12 @@ func streamDescribe(t *terminal) *cobra.Command {
 		if err := q.call(cmd.Context(), "GET", streamPath(q.vhost, args[0]), nil, &s); err != nil {
 			return err
 		}
-		return printOne(t.out, q.format, s, func(w io.Writer) error { return describe(w, s) })
+		return printOne(t.out, q.format, s, func(w io.Writer) error {
+			if err := describe(w, s); err != nil || q.format != "wide" {
+				return err
+			}
+			return q.describeSegments(cmd.Context(), w, args[0])
+		})
 	}
 	return cmd
 }
@@ -147,23 +157,40 @@ func describe(w io.Writer, s admin.Stream) error {
 	if s.Creator != "" {
 		by = " by " + s.Creator
 	}
-	share := 0.0
-	if s.Bytes.User > 0 {
-		share = 100 * float64(s.Bytes.Tracking()) / float64(s.Bytes.User)
-	}
+	b, c := s.Bytes, s.Compaction
 	_, err := fmt.Fprintf(w, `Name         %s   vhost %s   created %s%s
 Arguments    %s
 Messages     %s   offsets %s up to %s
-Size         %s in %d segments   user %s   trailers %s   deltas %s   snapshots %s   tracking %.2f %% of user
-Tracking     %d stored offsets, %d publishers   a stored offset may fall back by %s if all power is lost
+Size         %s in %d segments   user %s   trailers %s   deltas %s   snapshots %s   filters %s   indexes %s
+Tracking     %s of stored offsets: %s of user bytes, %s of the %s that they may take   %s of publishers' sequences
+References   %s of %s stored offsets, %d evicted, %d not written yet   %s of %s publishers, %d evicted
+Window       %s: so far back a stored offset may fall if all power is lost
+Compaction   could gain %s   has gained %s in %d drops and %d merges, %d failed, since the log was opened
 Replicas     %s   leader %s   epoch %d
 `,
 		s.Name, s.VHost, s.Created.Format("2006-01-02 15:04:05 MST"), by, argumentsText(s.Arguments),
 		count(s.Messages), count(s.FirstOffset), count(s.NextOffset),
-		size(s.Bytes.Disk), s.Segments, size(s.Bytes.User), size(s.Bytes.Trailer), size(s.Bytes.Delta), size(s.Bytes.Snapshot), share,
-		s.StoredOffsets, s.Sequences, milliseconds(s.WindowMS),
+		size(b.Disk), s.Segments, size(b.User), size(b.Trailer), size(b.Delta), size(b.Snapshot), size(b.Filter), size(b.Index),
+		size(s.TrackingBytes), percent(s.TrackingBytes, b.User), percent(s.TrackingBytes, s.TrackingBound), size(s.TrackingBound),
+		size(s.SequenceBytes),
+		count(uint64(s.StoredOffsets)), count(uint64(s.StoredOffsetsMax)), s.StoredOffsetsEvicted, s.StoredOffsetsPending,
+		count(uint64(s.Sequences)), count(uint64(s.SequencesMax)), s.SequencesEvicted,
+		milliseconds(s.WindowMS), size(c.Droppable), size(c.Dropped), c.Drops, c.Merges, c.Failures,
 		strings.Join(s.Replicas, " "), or(s.Leader, "none at present"), s.Epoch)
 	return err
+}
+
+// describeSegments adds what segment list shows.
+func (q *query) describeSegments(ctx context.Context, w io.Writer, stream string) error {
+	var list []admin.Segment
+	if err := q.call(ctx, "GET", streamPath(q.vhost, stream)+"/segments", nil, &list); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	out := segmentListing(list)
+	return out.print(w, "wide")
 }
 
 func argumentsText(arguments map[string]string) string {
