@@ -94,11 +94,12 @@ func (f Folder) Segments() ([]admin.Segment, error) {
 	for i := range found.Segments {
 		list = append(list, describe(&found.Segments[i]))
 	}
+	beginUnit(list)
 	return list, nil
 }
 
 func describe(s *segstore.InspectedSegment) admin.Segment {
-	out := Describe(&segstore.SegmentFigures{SegmentInfo: s.SegmentInfo, IndexBytes: s.IndexBytes})
+	out := describeFigures(&segstore.SegmentFigures{SegmentInfo: s.SegmentInfo, IndexBytes: s.IndexBytes})
 	out.Bytes.Disk = uint64(s.FileBytes)
 	if len(s.Problems) > 0 {
 		out.State = "damaged"
@@ -106,8 +107,24 @@ func describe(s *segstore.InspectedSegment) admin.Segment {
 	return out
 }
 
-// Describe tells operators of one segment.
-func Describe(s *segstore.SegmentFigures) admin.Segment {
+// Describe tells operators of the segments of a running node's log.
+func Describe(segments []segstore.SegmentFigures) []admin.Segment {
+	list := []admin.Segment{}
+	for i := range segments {
+		list = append(list, describeFigures(&segments[i]))
+	}
+	beginUnit(list)
+	return list
+}
+
+// beginUnit marks what needs no flag: the first segment always begins a unit.
+func beginUnit(list []admin.Segment) {
+	if len(list) > 0 {
+		list[0].UnitStart = true
+	}
+}
+
+func describeFigures(s *segstore.SegmentFigures) admin.Segment {
 	state, disk := "active", s.Size
 	switch {
 	case s.Damage != nil:

@@ -179,11 +179,7 @@ func (f figures) Segments(stream chunk.Incarnation) ([]admin.Segment, error) {
 	if err != nil {
 		return nil, notLed(err)
 	}
-	list := []admin.Segment{}
-	for i := range found {
-		list = append(list, inspect.Describe(&found[i]))
-	}
-	return list, nil
+	return inspect.Describe(found), nil
 }
 
 func (f figures) Chunks(stream chunk.Incarnation, file string) ([]admin.Chunk, error) {
