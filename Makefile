@@ -5,7 +5,7 @@ ROUNDS ?= 10
 ADDRESSES ?=
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 build: ## build bin/millrace
 	go build -o bin/millrace ./cmd/millrace
 run: ## run one node on this machine
