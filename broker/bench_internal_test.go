@@ -5,6 +5,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
@@ -62,4 +63,48 @@ func BenchmarkSession_publish(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/messages, "ns/message")
+}
+
+// unchanged is metadata that nobody changes.
+type unchanged struct {
+	Directory
+	view *catalog.State
+}
+
+func (u unchanged) View() *catalog.State { return u.view }
+
+// storingSession is a session that has stored an offset before, and the frame
+// of the next.
+func storingSession(tb testing.TB) (*session, []byte) {
+	server, client := net.Pipe()
+	tb.Cleanup(func() { server.Close(); client.Close() })
+	view := catalog.New()
+	s := newSession(&Broker{config: Config{}.withDefaults(), directory: unchanged{view: view}}, server, nil)
+	s.state = open
+	s.storing = storing{view: view, stream: "orders", replica: instant{}}
+	return s, wire.Append(nil, &wire.StoreOffset{Reference: "a consumer", Stream: "orders", Offset: 7})[wire.SizeSize:]
+}
+
+// TestSession_storeOffsetAllocatesNothing holds the hot path of stores.
+func TestSession_storeOffsetAllocatesNothing(t *testing.T) {
+	s, payload := storingSession(t)
+	n := testing.AllocsPerRun(1000, func() {
+		if err := s.carryOut(payload); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n != 0 {
+		t.Errorf("a store allocates %v times", n)
+	}
+}
+
+// BenchmarkSession_storeOffset is what a store costs the session.
+func BenchmarkSession_storeOffset(b *testing.B) {
+	s, payload := storingSession(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := s.carryOut(payload); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -407,6 +407,55 @@ func TestDeliver_aConsumerThatDoesNotReadIsCut(t *testing.T) {
 	p.ask(&wire.Metadata{Correlation: p.next()}) // others go on
 }
 
+// TestOffsets_knownStream: what a session knows of the stream it stores in ends
+// when the metadata change.
+func TestOffsets_knownStream(t *testing.T) {
+	h := serve(t, nil)
+	h.addUser(t, "reader", "pw")
+	h.permit(t, "reader", "/", "", "", ".*")
+	admin, reader := h.open(t), h.openAs(t, "reader", "pw", &wire.Tune{})
+	admin.create("s")
+	admin.create("other")
+	stored := func(stream string, want uint64) {
+		t.Helper()
+		// Its answer tells that the stores before it were taken.
+		reader.ask(&wire.QueryOffset{Correlation: reader.next(), Reference: "none", Stream: stream})
+		got := admin.ask(&wire.QueryOffset{Correlation: admin.next(), Reference: "r", Stream: stream}).(*wire.QueryOffsetResponse)
+		if got.Offset != want {
+			t.Errorf("%s is at %d, want %d", stream, got.Offset, want)
+		}
+	}
+	store := func(stream string, offset uint64) {
+		reader.send(&wire.StoreOffset{Reference: "r", Stream: stream, Offset: offset})
+	}
+	store("s", 1)
+	store("s", 2)
+	store("other", 3)
+	store("s", 4)
+	stored("s", 4)
+	stored("other", 3)
+
+	h.permit(t, "reader", "/", "", "", "other")
+	store("s", 5)
+	store("other", 6)
+	stored("s", 4)
+	stored("other", 6)
+
+	h.permit(t, "reader", "/", "", "", ".*")
+	store("s", 7)
+	owner := h.open(t)
+	owner.ask(&wire.Delete{Correlation: owner.next(), Stream: "s"})
+	for _, p := range []*peer{admin, reader} {
+		p.await(wire.KeyMetadataUpdate)
+	}
+	store("s", 8)
+	reader.ask(&wire.QueryOffset{Correlation: reader.next(), Reference: "r", Stream: "s"})
+	owner.create("s")
+	stored("s", 0)
+	store("s", 9)
+	stored("s", 9)
+}
+
 func TestOffsets_storeAndQuery(t *testing.T) {
 	h := serve(t, nil)
 	h.addUser(t, "writer", "pw")

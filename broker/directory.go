@@ -64,7 +64,8 @@ type Replica interface {
 	// Sequence asks for the last publishing id of a reference (F3). It is
 	// answered once, from any goroutine.
 	Sequence(reference string, answer func(sequence uint64, known bool, err error))
-	// StoreOffset and QueryOffset keep how far a reference has read.
+	// StoreOffset and QueryOffset keep how far a reference has read. StoreOffset
+	// must not keep the reference's string.
 	StoreOffset(reference string, offset chunk.Offset) error
 	QueryOffset(reference string) (offset chunk.Offset, known bool, err error)
 	// Committed is the last committed chunk and the offset behind its records.

@@ -75,7 +75,7 @@ func init() {
 		wire.KeyCredit:                  {in(open), with((*session).credit)},
 		wire.KeyUnsubscribe:             {in(open), with((*session).unsubscribe)},
 		wire.KeyConsumerUpdate.Answer(): {in(open), with((*session).consumerUpdated)},
-		wire.KeyStoreOffset:             {in(open), with((*session).storeOffset)},
+		wire.KeyStoreOffset:             {in(open), (*session).storeOffset},
 		wire.KeyQueryOffset:             {in(open), with((*session).queryOffset)},
 
 		wire.KeyCreate:                  {in(open), with((*session).create)},
@@ -92,8 +92,8 @@ func init() {
 	}
 }
 
-// with decodes a command for the method that carries it out. Publish has no use
-// for it: its frame is walked in place.
+// with decodes a command for the method that carries it out. Publish and
+// StoreOffset have no use for it: their frames are read in place.
 func with[C any, P interface {
 	*C
 	wire.Command

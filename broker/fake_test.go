@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -462,7 +463,7 @@ func (r *fakeReplica) Sequence(reference string, answer func(uint64, bool, error
 func (r *fakeReplica) StoreOffset(reference string, offset chunk.Offset) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.offsets[reference] = offset
+	r.offsets[strings.Clone(reference)] = offset // the caller's bytes are used again
 	return nil
 }
 

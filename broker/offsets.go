@@ -6,19 +6,50 @@ import (
 	"github.com/millrace/millrace/wire"
 )
 
+// storing is the stream that a session stored an offset of last. Consumers store
+// often and in the same stream, so what was found out about it holds until the
+// metadata changes.
+type storing struct {
+	command wire.StoreOffset // reused; its strings are the frame's
+	view    *catalog.State   // nil: nothing is known
+	stream  string
+	replica Replica
+}
+
 // storeOffset is never answered: what can't be stored is dropped.
-func (s *session) storeOffset(q *wire.StoreOffset) error {
+func (s *session) storeOffset(payload []byte) error {
+	q := &s.storing.command
+	if err := wire.DecodeStoreOffset(payload, q); err != nil {
+		return violation{wire.CodeUnknownFrame, err}
+	}
 	if len(q.Reference) > referenceMax {
 		return nil
 	}
-	stream, replica, err := s.broker.led(s.vhost, q.Stream)
-	if err != nil || !s.subscribed(stream.Incarnation) && !s.may(catalog.Read, q.Stream) {
-		return nil
-	}
-	if replica.StoreOffset(q.Reference, chunk.Offset(q.Offset)) == nil {
-		s.consult(stream)
+	to := &s.storing
+	if to.view == nil || to.view != s.broker.directory.View() || to.stream != q.Stream {
+		s.storeFirst(q)
+	} else if to.replica.StoreOffset(q.Reference, chunk.Offset(q.Offset)) != nil {
+		to.view = nil
 	}
 	return nil
+}
+
+// storeFirst stores an offset of a stream about which nothing is known.
+func (s *session) storeFirst(q *wire.StoreOffset) {
+	s.storing.view = nil
+	view := s.broker.directory.View() // what follows may know newer metadata, never older
+	stream, replica, err := s.broker.led(s.vhost, q.Stream)
+	allowed := s.may(catalog.Read, q.Stream)
+	if err != nil || !allowed && !s.subscribed(stream.Incarnation) {
+		return
+	}
+	if replica.StoreOffset(q.Reference, chunk.Offset(q.Offset)) != nil {
+		return
+	}
+	s.consult(stream)
+	if allowed { // a subscription's right ends with it
+		s.storing.view, s.storing.stream, s.storing.replica = view, stream.Name, replica
+	}
 }
 
 func (s *session) queryOffset(q *wire.QueryOffset) error {

@@ -31,6 +31,7 @@ type session struct {
 
 	frames   *frameReader
 	state    state
+	storing  storing
 	frameMax uint32 // agreed by Tune, in force from Open on
 
 	out       outbox

@@ -1,5 +1,7 @@
 package wire
 
+import "unsafe"
+
 // StoreOffset remembers how far a reference has read. It is never answered.
 type StoreOffset struct {
 	Reference string
@@ -13,6 +15,21 @@ func (s *StoreOffset) fields(c *codec) {
 	c.str("reference", &s.Reference)
 	c.str("stream", &s.Stream)
 	c.u64("offset", &s.Offset)
+}
+
+// DecodeStoreOffset decodes a StoreOffset frame's payload into s without
+// allocating: its strings are the payload's own bytes, and good for as long as
+// those are.
+//
+// Errors: as Decode.
+func DecodeStoreOffset(payload []byte, s *StoreOffset) error {
+	c, err := beginDecode(payload, KeyStoreOffset)
+	if err != nil {
+		return err
+	}
+	c.text = unsafe.String(unsafe.SliceData(payload), len(payload))
+	s.fields(&c)
+	return c.finish(KeyStoreOffset)
 }
 
 // QueryOffset asks for what StoreOffset remembered.
