@@ -17,7 +17,7 @@ import (
 // files are then read again as they are at a start. Mutator.
 //
 // Errors: ErrBelowCommit if n is below the known commit (B6), then nothing is
-// changed; what the disk says, then the log takes no chunk until it is opened
+// changed; a *DamageError or what the disk says, then the log takes no chunk until it is opened
 // again.
 func (l *Log) Truncate(n chunk.LSN) (Recovery, error) {
 	if err := l.mayRewrite(); err != nil {
@@ -31,6 +31,11 @@ func (l *Log) Truncate(n chunk.LSN) (Recovery, error) {
 			fmt.Errorf("%w: known commit %d, log start %d", ErrBelowCommit, l.Commit(), l.state.Start.LSN))
 	}
 	to, err := l.lastChunk(n)
+	if damage := (*DamageError)(nil); errors.As(err, &damage) {
+		// There is rot before n. Recovery finds n in spite of it, or calls the log
+		// damaged: then the leader fills it anew.
+		to, err = n, nil
+	}
 	if err != nil {
 		return Recovery{}, l.wrap(fmt.Sprintf("cut to %d", n), err)
 	}
@@ -39,6 +44,9 @@ func (l *Log) Truncate(n chunk.LSN) (Recovery, error) {
 		return Recovery{}, l.condemn(l.wrap("note the cut", err), err)
 	}
 	r, err := l.reload(fmt.Sprintf("cut to %d", n), keep)
+	if err == nil {
+		err = l.unproven()
+	}
 	if err != nil || to == n {
 		return r, err
 	}

@@ -344,3 +344,28 @@ func (f *fixture) quarantined() (names []string) {
 	}
 	return names
 }
+
+// Rot before the place of a cut, which a checkpoint has hidden from the start:
+// the cut does not go on as if nothing were, and the next start sets the replica
+// aside, so that a leader fills it anew.
+func TestTruncate_rotBefore(t *testing.T) {
+	f := memFixture(t)
+	f.publish(12, 40)
+	must(t, f.log.syncNow())
+	f.stopped(func() { f.edit(segmentOf(1), func(b []byte) []byte { b[len(b)/3] ^= 1; return b }) })
+	if f.log.Err() != nil || f.log.Tail().LSN != 13 {
+		t.Fatalf("the checkpoint hides nothing: tail %s, %v", f.log.Tail(), f.log.Err())
+	}
+	if _, err := f.log.Truncate(11); !errors.Is(err, ErrDamaged) {
+		t.Fatalf("cut: %v", err)
+	}
+	f.restart()
+	f.wantDamage(f.log.Tail().LSN + 1)
+	_, err := f.log.DropDamaged()
+	f.must(err)
+	f.elect()
+	f.publish(2, 40)
+	f.sync()
+	f.restart()
+	f.wantAll(0, f.log.Next())
+}
