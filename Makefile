@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help build run test race vet lint fuzz sim bench kill-test overtake overtake-wire goclient long soak ready ci clean start-bench crash-states
+.PHONY: mutants-sim help build run test race vet lint fuzz sim bench kill-test overtake overtake-wire goclient long soak ready ci clean start-bench crash-states
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -20,6 +20,8 @@ lint: vet ## run gofmt, staticcheck and errorlint
 	scripts/lint.sh
 sim: ## simulate clusters by seed: SEED=7, or SEEDS=1..1000 [RESULTS=file] [TRACE=1]
 	go test -count=1 -timeout 0 -v -run TestSeeds ./integration/sim -args -seeds $(if $(SEED),$(SEED),$(or $(SEEDS),1..1000)) $(if $(RESULTS),-results $(abspath $(RESULTS))) $(if $(TRACE),-trace)
+mutants-sim: ## break the rules one by one; each must be seen (MUTANT=part of a name, SEEDS=1..10000, RESULTS=file to go on)
+	go test -count=1 -timeout 0 -v -run TestMutants ./integration/sim -args -mutants $(if $(SEEDS),-mutant-seeds $(SEEDS)) $(if $(MUTANT),-mutant "$(MUTANT)") $(if $(RESULTS),-mutant-results $(abspath $(RESULTS)))
 fuzz: ## fuzz every target for FUZZTIME (5s) each
 	scripts/fuzz.sh
 bench: build ## produce, consume, e2e at 100 B and 1 KiB beside this disk's own figures (PROFILE=1: CPU profiles)

@@ -23,13 +23,20 @@ func (w *World) entries(v *segstore.View, each func(uid uint64, body []byte)) {
 		data = b[chunk.ClientHeaderLength:]
 	}
 	it := v.Header.EntriesIn(data)
-	for it.Next() {
-		body := it.Entry().Body
+	message := func(body []byte) {
 		if len(body) < 8 {
 			w.violate("I11", "chunk %v holds a message of %d bytes", v.Header.Tail(), len(body))
 			return
 		}
 		each(binary.BigEndian.Uint64(body), body)
+	}
+	for it.Next() {
+		e := it.Entry()
+		if !e.SubBatch {
+			message(e.Body)
+		} else if err := chunk.Messages(e.Body, e.Records, message); err != nil {
+			w.violate("I11", "chunk %v: %v", v.Header.Tail(), err)
+		}
 	}
 	if it.Err() != nil {
 		w.violate("I26", "chunk %v: %v", v.Header.Tail(), it.Err())
@@ -64,6 +71,12 @@ func (w *World) checkReplica(n *node, r *replication.Replica) {
 	w.checkRole(n, s, g, p)
 	w.checkChunks(n, s, g, log)
 	g.durable = log.Durable().LSN
+	if start := log.LogStart().LSN; start != g.start {
+		if g.start != 0 {
+			w.reach(markStartMoved)
+		}
+		g.start = start
+	}
 	if start := log.LogStart().LSN; start > s.ghost.commit+1 {
 		w.violate("I23", "%s begins %s at %d, committed is %d", n.id, s, start, s.ghost.commit)
 	}
@@ -79,10 +92,22 @@ func (w *World) checkRun(n *node, s *stream, g *replicaGhost, log *segstore.Log,
 	if p.Promise() < g.promise {
 		w.violate("I2", "%s has promised epoch %d of %s, and now knows of %d", n.id, g.promise, s, p.Promise())
 	}
-	if tail < g.durable && !g.torn {
+	aside := p.Aside() && w.rotten == n
+	if aside && tail < g.durable {
+		w.reach(markRotEnd)
+	}
+	if g.torn {
+		w.reach(markTornRun)
+	}
+	if commit, _ := p.Commit(); commit > 0 {
+		w.reach(markKnownCommit)
+	}
+	if tail < g.durable && !g.torn && !aside {
 		w.violate("I25", "%s had %d durable of %s, and now ends at %d", n.id, g.durable, s, tail)
 	}
-	w.checkKept(n, s, g, tail, g.durable)
+	if !aside {
+		w.checkKept(n, s, g, tail, g.durable)
+	}
 	g.run, g.commit, g.torn = p, 0, false
 	g.epochs = g.epochs[:0]
 	w.checkFold(n, s, log)
@@ -111,6 +136,7 @@ func (w *World) checkRole(n *node, s *stream, g *replicaGhost, p *protocol.Repli
 		case nil:
 			s.ghost.leaders[l.Epoch()] = p
 			w.log("lead", "%s s%d e%d tail %v", n.id, s.index, l.Epoch(), p.Tail())
+			w.markLead(n, s, g)
 		default:
 			w.violate("I1", "%s leads epoch %d of %s, as another replica or run did", n.id, l.Epoch(), s)
 		}
@@ -123,6 +149,20 @@ func (w *World) checkRole(n *node, s *stream, g *replicaGhost, p *protocol.Repli
 	}
 }
 
+func (w *World) markLead(n *node, s *stream, g *replicaGhost) {
+	for _, other := range w.nodes {
+		if _, _, q := other.replica(s); other != n && q != nil && q.Role() == protocol.Leading {
+			w.reach(markTwoLeaders)
+		}
+	}
+	for i := len(g.epochs) - 1; i >= 0; i-- {
+		if g.epochs[i] == 0 && chunk.LSN(i) >= g.start {
+			w.reach(markGapLeads)
+			break
+		}
+	}
+}
+
 // checkChunks looks at the chunks that are new in a replica's log, and at those
 // that are gone from its end.
 func (w *World) checkChunks(n *node, s *stream, g *replicaGhost, log *segstore.Log) {
@@ -130,12 +170,19 @@ func (w *World) checkChunks(n *node, s *stream, g *replicaGhost, log *segstore.L
 	if seen := chunk.LSN(len(g.epochs)); tail < seen {
 		w.stats.Truncations++
 		w.log("cut", "%s s%d %d to %d", n.id, s.index, seen, tail)
-		w.checkKept(n, s, g, tail, g.durable)
+		w.reach(markCutTail)
+		if p := g.run; !p.Aside() || w.rotten != n {
+			w.checkKept(n, s, g, tail, g.durable)
+		}
 		g.epochs = g.epochs[:tail]
+		if w.checkFold(n, s, log); log.Tracking().Known() {
+			w.reach(markFoldAfterCut)
+		}
 	}
 	if seen := chunk.LSN(len(g.epochs)); start > seen+1 {
 		if seen > 0 {
 			w.stats.LogResets++
+			w.reach(markLogReset)
 		}
 		g.epochs = append(g.epochs, make([]chunk.Epoch, start-1-seen)...)
 	}
@@ -146,7 +193,7 @@ func (w *World) checkChunks(n *node, s *stream, g *replicaGhost, log *segstore.L
 	defer reader.Close()
 	for {
 		v, ok, err := reader.Next(tail)
-		if err != nil && w.opts.diskEvery == 0 && !n.dead {
+		if err != nil && w.opts.diskEvery == 0 && !n.dead && w.rotten != n {
 			w.violate("I26", "%s can't read %s from %d on: %v", n.id, s, reader.LSN(), err)
 		}
 		if !ok || err != nil {
@@ -165,6 +212,7 @@ func (w *World) checkChunks(n *node, s *stream, g *replicaGhost, log *segstore.L
 func (w *World) checkChunk(n *node, s *stream, g *replicaGhost, h *chunk.Header) {
 	if missing := h.LSN - 1 - chunk.LSN(len(g.epochs)); missing > 0 {
 		w.stats.Gaps++
+		w.reach(markGap)
 		if h.LSN-1 > s.ghost.commit {
 			w.violate("C5", "%s misses chunks of %s up to %d, committed is %d", n.id, s, h.LSN-1, s.ghost.commit)
 		}
@@ -172,9 +220,14 @@ func (w *World) checkChunk(n *node, s *stream, g *replicaGhost, h *chunk.Header)
 	}
 	g.epochs = append(g.epochs, h.Epoch)
 	f := factsOf(h)
+	if first, ok := s.ghost.epochOf[h.LSN]; !ok {
+		s.ghost.epochOf[h.LSN] = h.Epoch
+	} else if first != h.Epoch {
+		w.reach(markOtherChunk)
+	}
 	if was, ok := s.ghost.written[f.tail]; !ok {
 		s.ghost.written[f.tail] = f
-	} else if was != f {
+	} else if w.reach(markSameChunk); was != f {
 		w.violate("I3", "%s holds %v of %s as %+v, elsewhere it is %+v", n.id, f.tail, s, f, was)
 	}
 	if h.LSN <= s.ghost.commit && h.LSN <= g.commit && s.ghost.at[h.LSN-1] != f {
@@ -187,26 +240,52 @@ func (w *World) checkMajority(n *node, s *stream, l *protocol.Leader, commit chu
 	c := l.Adopted()
 	holds := 0
 	for _, m := range c.Members {
-		if !m.Counts() && c.Voters() > 1 {
-			continue
+		if !m.Learner && m.Aside {
+			w.reach(markAsideCommit)
 		}
-		peer := w.node(m.Node)
-		if _, log, p := peer.replica(s); p != nil {
-			if log.Durable().LSN >= commit && epochAt(p, commit) == l.Epoch() {
-				holds++
-			}
-		} else if g := peer.known[s.inc]; g != nil && g.durable >= commit && chunk.LSN(len(g.epochs)) >= commit && g.epochs[commit-1] == l.Epoch() {
+		if (m.Counts() || c.Voters() == 1) && w.holds(m.Node, s, l.Epoch(), commit) {
 			holds++
 		}
 	}
 	if holds < c.Quorum() && w.now-w.wiped > 2*second {
 		w.violate("I5", "%s commits %d of %s in epoch %d, durable on %d of %d voters", n.id, commit, s, l.Epoch(), holds, c.Voters())
 	}
+	// Whatever majority of the newest voters elects next has a holder in it (I28).
+	newest, ok := w.meta.state.Incarnation(s.inc)
+	if !ok || w.now-w.wiped <= 2*second {
+		return
+	}
+	n2 := newest.Configuration()
+	if n2.Version != c.Version {
+		w.reach(markOlderConfig)
+	}
+	holds = 0
+	for _, m := range n2.Members {
+		if !m.Learner && w.holds(m.Node, s, l.Epoch(), commit) {
+			holds++
+		}
+	}
+	if n2.Voters()-holds >= n2.Quorum() {
+		w.violate("I28", "%s commits %d of %s in epoch %d, durable on %d of the %d newest voters", n.id, commit, s, l.Epoch(), holds, n2.Voters())
+	}
+}
+
+// holds tells whether a node has a chunk durably, or had it when it gave its
+// replica up.
+func (w *World) holds(id protocol.NodeID, s *stream, e chunk.Epoch, at chunk.LSN) bool {
+	n := w.node(id)
+	if _, log, p := n.replica(s); p != nil {
+		return log.Durable().LSN >= at && epochAt(p, at) == e
+	}
+	has := func(g *replicaGhost) bool {
+		return g != nil && g.durable >= at && chunk.LSN(len(g.epochs)) >= at && g.epochs[at-1] == e
+	}
+	return has(n.known[s.inc]) || !w.meta.isMember(s, id) && has(n.gone[s.inc])
 }
 
 // checkFold: tracking in memory is the fold of the log (I17, I18).
 func (w *World) checkFold(n *node, s *stream, log *segstore.Log) {
-	fold := tracking.New(tracking.Caps{}, log.LogStart().LSN)
+	fold := tracking.New(s.settings.Log.Caps, log.LogStart().LSN)
 	reader := log.AttachLSN(log.LogStart().LSN)
 	defer reader.Close()
 	tail := log.Tail().LSN
@@ -228,6 +307,7 @@ func (w *World) checkFold(n *node, s *stream, log *segstore.Log) {
 	if !fold.Known() {
 		return
 	}
+	w.reach(markFold)
 	have := log.Tracking()
 	if !have.Known() {
 		w.violate("F9", "%s does not know the tracking of %s, though its log tells it", n.id, s)
@@ -311,6 +391,9 @@ func (w *World) checkDelivered(c *consumer, n *node, r *replication.Replica, v *
 		}
 		offset++
 	})
+	if _, p := r.Inspect(); p != nil && p.Role() == protocol.Following && h.Records > 0 {
+		w.reach(markFollowerRead)
+	}
 	w.stats.Delivered += int(h.Records)
 	c.next = h.Next()
 }
@@ -322,13 +405,14 @@ func (w *World) sameBody(body []byte, uid uint64) bool {
 
 // checkSequence: the answer holds all that was committed when the question came,
 // and nothing that is not committed now (F3, I14, I15).
-func (w *World) checkSequence(p *publisher, before, sequence uint64, ok bool) {
+func (w *World) checkSequence(p *publisher, before, sequence uint64, ok, forgotten bool) {
 	if p.conn != nil {
 		w.observeCommit(p.conn.node, p.stream)
 	}
 	now := p.stream.ghost.sequences[p.reference]
+	forgotten = forgotten || p.stream.ghost.evicted(p.reference)
 	switch {
-	case !ok && before > 0, ok && sequence < before:
+	case (!ok && before > 0 || ok && sequence < before) && !forgotten:
 		w.violate("I15", "%s is told %d, %v; %d was committed before it asked", p, sequence, ok, before)
 	case ok && sequence > now:
 		w.violate("F3", "%s is told %d; committed is %d", p, sequence, now)

@@ -16,6 +16,8 @@ type client interface {
 	act()
 	// settled tells whether everything it asked for has a result (L2).
 	settled() bool
+	// moves tells that a stream is deleted and has a successor.
+	moves(from, to *stream)
 	String() string
 }
 
@@ -69,11 +71,15 @@ type publisher struct {
 	conn    *connection
 	pending []message // sent and not confirmed, ascending
 	asking  bool
+	last    bool // the one message that it sends in the calm phase is sent
 }
 
+// message is what one publishing id stands for: one record, or the records of a
+// sub-batch under consecutive uids.
 type message struct {
-	id  uint64
-	uid uint64
+	id      uint64
+	uid     uint64
+	records int
 }
 
 // connection is a publisher's session at one life of a node.
@@ -84,11 +90,19 @@ type connection struct {
 	right   *replication.Publisher
 	lastAt  int64
 	dead    bool
+	fenced  bool // another session of the reference was declared at the same leader
+}
+
+func (p *publisher) moves(from, to *stream) {
+	if p.stream == from {
+		p.stream, p.asking, p.last = to, false, false
+		p.conn, p.pending = nil, nil
+	}
 }
 
 func (p *publisher) String() string { return fmt.Sprintf("publisher %d %q", p.index, p.reference) }
 
-func (p *publisher) settled() bool { return len(p.pending) == 0 }
+func (p *publisher) settled() bool { return len(p.pending) == 0 && p.last }
 
 func (p *publisher) act() {
 	w := p.w
@@ -102,12 +116,33 @@ func (p *publisher) act() {
 		w.log("client", "%s leaves", p)
 		c.right.Close()
 		p.hangUp()
+	case w.calm && len(p.pending) == 0 && !p.last:
+		p.last = true
+		p.send([]message{p.fresh()})
+	case p.reference != "" && !w.calm && w.chance(15):
+		p.takeOver()
 	case len(p.pending) < 30 && !w.calm:
 		var fresh []message
 		for range 1 + w.rng.IntN(4) {
 			fresh = append(fresh, p.fresh())
 		}
 		p.send(fresh)
+	}
+}
+
+// takeOver declares the reference in a second session while the first still sends
+// (F4).
+func (p *publisher) takeOver() {
+	old := p.conn
+	rest := slices.Clone(p.pending)
+	p.connect()
+	if p.conn == old || p.conn.replica != old.replica || p.conn.life != old.life {
+		return
+	}
+	old.fenced = true
+	p.w.log("client", "%s takes over", p)
+	if len(rest) > 0 {
+		p.sendBy(old, rest)
 	}
 }
 
@@ -140,6 +175,9 @@ func (p *publisher) connect() {
 	if p.reference == "" {
 		return
 	}
+	if len(p.pending) > 0 {
+		w.reach(markSentAgain)
+	}
 	if len(p.pending) > 0 && w.chance(500) {
 		p.askSequence(c)
 		return
@@ -160,25 +198,32 @@ func (p *publisher) askSequence(c *connection) {
 	w := p.w
 	p.asking = true
 	w.stats.Queries++
-	before := p.stream.ghost.sequences[p.reference]
+	s, g := p.stream, &p.stream.ghost
+	before, forgotten := g.sequences[p.reference], g.evicted(p.reference)
+	if _, _, q := c.node.replica(s); q != nil && g.takenIn[p.reference] > 0 && q.Promise() > g.takenIn[p.reference] {
+		w.reach(markSequenceLater)
+	}
 	done := false
 	w.after(2*second, func() { // the client loses patience
-		if !done {
+		if !done && p.stream == s {
 			done = true
 			p.asking = false
 			p.hangUp()
 		}
 	})
 	c.replica.Sequence(p.reference, func(sequence uint64, ok bool, err error) {
-		if !c.node.lives(c.life) || done {
+		if !c.node.lives(c.life) || done || p.stream != s {
 			return
 		}
 		done = true
 		if err == nil {
 			w.log("sequence", "%s %d %v", p, sequence, ok)
-			w.checkSequence(p, before, sequence, ok)
+			w.checkSequence(p, before, sequence, ok, forgotten)
 		}
 		w.after(w.between(100, 2*millisecond), func() {
+			if p.stream != s {
+				return
+			}
 			p.asking = false
 			if err != nil {
 				p.hangUp()
@@ -197,14 +242,19 @@ func (p *publisher) askSequence(c *connection) {
 // fresh makes a message that was never sent.
 func (p *publisher) fresh() message {
 	w := p.w
-	m := message{id: p.nextID, uid: uint64(len(w.uids))}
+	m := message{id: p.nextID, uid: uint64(len(w.uids)), records: 1}
+	if w.opts.batchMax > 0 && w.chance(200) {
+		m.records = 1 + w.rng.IntN(w.opts.batchMax)
+	}
 	p.nextID++
 	if w.chance(50) {
 		p.nextID += uint64(w.rng.IntN(5)) // ids may have gaps
 	}
-	w.uids = append(w.uids, published{
-		stream: p.stream.index, client: p.index, id: m.id, reference: p.reference, length: w.rng.IntN(w.opts.bodyMax),
-	})
+	for part := range m.records {
+		w.uids = append(w.uids, published{
+			stream: p.stream.index, client: p.index, id: m.id, part: part, reference: p.reference, length: w.rng.IntN(w.opts.bodyMax),
+		})
+	}
 	p.pending = append(p.pending, m)
 	w.stats.Published++
 	return m
@@ -228,22 +278,44 @@ type sink struct {
 	p        *publisher
 	c        *connection
 	messages []message
+	stream   *stream
+	late     bool // the session was fenced before this came to the node
+	known    int  // messages that were committed before they were sent
 }
 
 // send publishes messages in one batch, after the way to the node.
-func (p *publisher) send(messages []message) {
-	w, c := p.w, p.conn
-	b := &replication.Batch{Publisher: c.right, Sink: &sink{p, c, messages}}
+func (p *publisher) send(messages []message) { p.sendBy(p.conn, messages) }
+
+func (p *publisher) sendBy(c *connection, messages []message) {
+	w := p.w
+	to := &sink{p: p, c: c, messages: messages, stream: p.stream}
+	b := &replication.Batch{Publisher: c.right, Sink: to}
+	var pack []byte
 	for _, m := range messages {
-		w.body = w.bodyOf(w.body[:0], m.uid)
 		b.IDs = append(b.IDs, m.id)
-		b.Data = chunk.AppendSimple(b.Data, w.body)
+		pack = pack[:0]
+		for part := range m.records {
+			w.uids[m.uid+uint64(part)].sent++
+			w.body = w.bodyOf(w.body[:0], m.uid+uint64(part))
+			pack = chunk.AppendSimple(pack, w.body)
+		}
+		if m.records == 1 {
+			b.Data = append(b.Data, pack...)
+		} else {
+			b.Data = chunk.AppendSubBatch(b.Data, 0, uint16(m.records), uint32(len(pack)), pack)
+		}
 		b.Ends = append(b.Ends, uint32(len(b.Data)))
+		b.Records = append(b.Records, uint32(m.records))
+		if w.uids[m.uid].committed {
+			to.known++
+		}
 	}
 	at := max(w.now+w.between(100, 3*millisecond), c.lastAt+1)
 	c.lastAt = at
 	w.after(at-w.now, func() {
 		if c.node.lives(c.life) {
+			to.late = c.fenced
+			w.log("publish", "%s ids %d to %d at %s", p, b.IDs[0], b.IDs[len(b.IDs)-1], c.node.id)
 			c.replica.Publish(b)
 		}
 	})
@@ -254,11 +326,15 @@ func (s *sink) Confirmed(*replication.Batch) {
 	if !s.c.node.lives(s.c.life) {
 		return
 	}
+	if s.late {
+		w.violate("F4", "%s: id %d confirmed to a session that was fenced before it came", s.p, s.messages[0].id)
+	}
+	w.coverage[markDuplicate] += s.known
 	for _, m := range s.messages {
 		w.stats.Confirmed++
 		if !w.uids[m.uid].committed {
 			// The commit may be known to the leader before the observer looked.
-			w.observeCommit(s.c.node, s.p.stream)
+			w.observeCommit(s.c.node, s.stream)
 		}
 		if !w.uids[m.uid].committed {
 			w.violate("I10", "%s: id %d confirmed by %s and not committed", s.p, m.id, s.c.node.id)
@@ -283,6 +359,12 @@ func (s *sink) Failed(_ *replication.Batch, err error) {
 	w := s.p.w
 	if !s.c.node.lives(s.c.life) {
 		return
+	}
+	if s.late {
+		w.reach(markFenced)
+	}
+	if errors.Is(err, replication.ErrBacklog) {
+		w.reach(markBacklog)
 	}
 	w.log("failed", "%s ids %d to %d: %v", s.p, s.messages[0].id, s.messages[len(s.messages)-1].id, err)
 	w.after(w.between(100, 3*millisecond), func() {
@@ -310,6 +392,12 @@ type reign struct {
 	node  *node
 	life  int
 	epoch chunk.Epoch
+}
+
+func (c *consumer) moves(from, to *stream) {
+	if c.stream == from {
+		c.stream, c.next, c.stores, c.last, c.asking = to, 0, nil, reign{}, false
+	}
 }
 
 func (c *consumer) String() string { return fmt.Sprintf("consumer %d", c.index) }
@@ -351,7 +439,7 @@ func (c *consumer) read() {
 		commit, _ := r.Committed()
 		view, ok, err := reader.Next(commit)
 		if err != nil {
-			if w.opts.diskEvery == 0 && !n.dead {
+			if w.opts.diskEvery == 0 && !n.dead && w.rotten != n {
 				w.violate("I26", "%s reads at %s: %v", c, n.id, err)
 			}
 			return
@@ -424,16 +512,20 @@ func (c *consumer) query() {
 	known = known && e >= g.at[g.commit-1].tail.Epoch
 	most := len(c.stores)
 	now := reign{n, n.life, e}
+	if c.last.epoch > 0 && c.last.epoch < e {
+		w.reach(markOffsetLater)
+	}
+	s := c.stream
 	c.asking = true
 	done := false
 	w.after(2*second, func() {
-		if !done {
+		if !done && c.stream == s {
 			done, c.asking = true, false
 		}
 	})
 	w.stats.Queries++
 	r.BeginQueryOffset(ref, func(offset chunk.Offset, ok bool, err error) {
-		if done {
+		if done || c.stream != s {
 			return
 		}
 		done, c.asking = true, false
@@ -446,4 +538,19 @@ func (c *consumer) query() {
 		w.log("query", "%s at %s e%d: %d.%d %v", c, n.id, e, offset>>storeBits, offset&(1<<storeBits-1), ok)
 		w.checkStored(c, now, offset, ok, least, known, most)
 	})
+}
+
+// visitsOf numbers visitors above all publishers.
+const visitsOf = 1000
+
+// visit has somebody publish one message under a reference that never comes
+// again, so that tracking must forget some (I15).
+func (w *World) visit() {
+	w.visitors++
+	p := &publisher{
+		w: w, index: visitsOf + w.visitors, stream: w.anyStream(), reference: fmt.Sprint("v", w.visitors), nextID: 1, last: true,
+	}
+	if p.connect(); p.conn != nil {
+		p.send([]message{p.fresh()})
+	}
 }

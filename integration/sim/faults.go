@@ -1,9 +1,14 @@
 package sim
 
 import (
+	"encoding/binary"
+	"path"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/vfs"
 )
 
@@ -17,6 +22,8 @@ func (w *World) plan() {
 		{o.crashEvery, w.crashOne}, {o.powerEvery, w.powerOne}, {o.cutEvery, w.cutOne},
 		{o.resetEvery, w.resetOne}, {o.moveEvery, w.moveOne}, {o.handoverEvery, w.handOverOne},
 		{o.doubtEvery, w.doubtOne}, {o.diskEvery, w.disturbOne}, {o.wipeEvery, w.wipeOne},
+		{o.rotEvery, w.rotOne}, {o.journalEvery, w.loseJournalOne}, {o.clockEvery, w.setClockOne},
+		{o.recreateEvery, w.recreateOne}, {o.visitEvery, w.visit},
 	} {
 		if f.every > 0 {
 			w.again(f.every, f.do)
@@ -58,7 +65,10 @@ func (w *World) fail(n *node) {
 	switch {
 	case !n.up:
 	case w.chance(w.opts.midTurnPerMille):
-		n.fuse = 1 + w.rng.IntN(20)
+		n.fuse, n.fuseFile = 1+w.rng.IntN(20), ""
+		if w.chance(300) {
+			n.fuse, n.fuseFile = 1+w.rng.IntN(4), "MANIFEST"
+		}
 	default:
 		n.blow()
 		n.die()
@@ -109,7 +119,10 @@ func (w *World) resetOne() {
 	}
 }
 
-func (w *World) anyStream() *stream { return w.streams[w.rng.IntN(len(w.streams))] }
+func (w *World) anyStream() *stream {
+	living := w.living()
+	return living[w.rng.IntN(len(living))]
+}
 
 // moveOne moves a replica to a node that has none of the stream.
 func (w *World) moveOne() {
@@ -205,7 +218,10 @@ func (w *World) mayWipe(n *node) bool {
 			return false
 		}
 	}
-	for _, s := range w.streams {
+	if w.rotten != nil && w.rotten != n {
+		return false // that is where the one bad copy may be
+	}
+	for _, s := range w.living() {
 		c, ok := w.meta.state.Incarnation(s.inc)
 		if !ok || !c.Led() {
 			return false
@@ -220,4 +236,174 @@ func (w *World) mayWipe(n *node) bool {
 		}
 	}
 	return true
+}
+
+// rotOne flips a bit in a segment file, always of the same node: one copy of
+// everything stays good. In the file that is being written to it happens while
+// the node is down.
+func (w *World) rotOne() {
+	n := w.rotten
+	if n == nil {
+		if n = w.anyNode(); len(w.nodes) < 3 || !n.up || !w.mayWipe(n) {
+			return
+		}
+	}
+	var files []string
+	newest := map[string]bool{}
+	dirs, _ := n.mem.List("d/streams")
+	for _, d := range dirs {
+		list, _ := n.mem.List("d/streams/" + d.Name)
+		last := ""
+		for _, f := range list {
+			if strings.HasSuffix(f.Name, ".seg") && f.Size > 0 {
+				last = path.Join("d/streams", d.Name, f.Name)
+				files = append(files, last)
+			}
+		}
+		newest[last] = true
+	}
+	if len(files) == 0 {
+		return
+	}
+	file := files[w.rng.IntN(len(files))]
+	if newest[file] && !w.othersHold(n) {
+		return
+	}
+	if n.up && newest[file] {
+		n.crash()
+	}
+	at, bit := w.rng.Uint64(), byte(1)<<w.rng.IntN(8)
+	hit := false
+	err := n.mem.Edit(file, func(b []byte) []byte {
+		good := uint64(len(b))
+		if newest[file] {
+			good = provenBytes(b)
+		}
+		if hit = good > 0; hit {
+			at %= good
+			b[at] ^= bit
+		}
+		return b
+	})
+	if err != nil || !hit {
+		return
+	}
+	w.rotten = n
+	w.reach(markRot)
+	w.log("rot", "%s %s byte %d", n.id, file, at)
+}
+
+// loseJournalOne takes a node's journal from it, or a bit of it, if the others
+// can do without the node.
+func (w *World) loseJournalOne() {
+	n := w.anyNode()
+	if len(w.nodes) < 3 || !n.up || !w.mayWipe(n) {
+		return
+	}
+	w.reach(markJournalLost)
+	w.log("journal", "%s", n.id)
+	n.crash()
+	const journal = "d/journal/JOURNAL"
+	if w.chance(500) {
+		_ = n.mem.Remove(journal)
+		_ = n.mem.SyncDir("d/journal")
+	} else {
+		at := w.rng.Uint64()
+		_ = n.mem.Edit(journal, func(b []byte) []byte {
+			b[at%uint64(len(b))] ^= 4
+			return b
+		})
+	}
+	w.wiped = w.now
+	for _, s := range w.streams {
+		delete(n.known, s.inc)
+	}
+}
+
+// setClockOne sets a node's clock, forth or back.
+func (w *World) setClockOne() {
+	n := w.anyNode()
+	d := time.Duration(w.between(-5000, 5000)) * time.Millisecond
+	if w.chance(100) {
+		d = 2 * time.Hour
+	}
+	if d < 0 {
+		w.reach(markClockBack)
+	}
+	w.log("clock", "%s %v", n.id, d)
+	n.skew += d
+}
+
+// recreateOne deletes a stream and, soon, makes another one of the same name.
+func (w *World) recreateOne() {
+	s := w.anyStream()
+	if len(w.living()) < len(w.meta.epoch) && len(w.streams) > 12 {
+		return
+	}
+	w.after(w.meta.delay(), func() {
+		if s.deleted || w.calm {
+			return
+		}
+		w.log("delete", "s%d", s.index)
+		w.meta.apply(&catalog.DeleteStreams{Streams: []catalog.OldStream{{VHost: "/", Name: s.name, Incarnation: s.inc}}})
+		s.deleted = true
+		successor := w.create(s.name)
+		w.log("create", "s%d", successor.index)
+		w.meta.changed()
+		for _, c := range w.clients {
+			c.moves(s, successor)
+		}
+	})
+}
+
+// othersHold tells whether all others have what a node has durably. If they had
+// not, and its end rotted, A7 would have the stream wait for an operator.
+func (w *World) othersHold(n *node) bool {
+	for _, s := range w.living() {
+		g := n.known[s.inc]
+		if g == nil || g.durable == 0 {
+			continue
+		}
+		for _, id := range w.meta.members(s) {
+			_, log, p := w.node(id).replica(s)
+			if id == n.id {
+				continue
+			}
+			if p == nil || log.Durable().LSN < g.durable {
+				return false
+			}
+			if at := int(g.durable) - 1; at < len(g.epochs) && g.epochs[at] != 0 && g.epochs[at] != epochAt(p, g.durable) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// provenBytes is how much of an unsealed file is known to have been synced by
+// what stands behind it: chunks say how far the log was durable when they were
+// written. What rots above that can't be told from a torn tail.
+func provenBytes(b []byte) uint64 {
+	type place struct {
+		end         uint64
+		lsn, synced chunk.LSN
+	}
+	var places []place
+	for at := uint64(0); at < uint64(len(b)); {
+		head, data, err := chunk.Peek(b[at:])
+		if err != nil {
+			break
+		}
+		lsn, synced := binary.BigEndian.Uint64(b[at+8:]), binary.BigEndian.Uint64(b[at+16:])
+		at += uint64(head + data)
+		places = append(places, place{at, chunk.LSN(lsn), chunk.LSN(synced)})
+	}
+	synced := chunk.LSN(0)
+	for i := len(places) - 1; i >= 0; i-- {
+		if places[i].lsn <= synced {
+			return places[i].end
+		}
+		synced = max(synced, places[i].synced)
+	}
+	return 0
 }

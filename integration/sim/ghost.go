@@ -20,6 +20,14 @@ type ghost struct {
 	order     map[int]uint64    // last committed id of each publisher
 	tracking  *tracking.State   // fold of the committed chunks
 	units     []unit
+	// recency is, for each reference, the LSN of the last chunk with a sequence of
+	// it; window is how many of them tracking keeps (I15).
+	recency map[string]chunk.LSN
+	window  int
+	// takenIn is the epoch that a reference's last sequence was committed in.
+	takenIn map[string]chunk.Epoch
+	parts   map[int]int               // of each publisher's last id
+	epochOf map[chunk.LSN]chunk.Epoch // first epoch that was written at an LSN
 }
 
 // facts are what must be the same wherever a chunk is.
@@ -38,11 +46,13 @@ type unit struct {
 	bytes int64
 }
 
-func newGhost() ghost {
+func newGhost(caps tracking.Caps) ghost {
 	return ghost{
 		written: map[chunk.Tail]facts{}, leaders: map[chunk.Epoch]*protocol.Replica{},
 		sequences: map[string]uint64{}, order: map[int]uint64{},
-		tracking: tracking.New(tracking.Caps{}, 1),
+		tracking: tracking.New(caps, 1),
+		recency:  map[string]chunk.LSN{}, window: caps.Publishers, takenIn: map[string]chunk.Epoch{},
+		parts: map[int]int{}, epochOf: map[chunk.LSN]chunk.Epoch{},
 	}
 }
 
@@ -68,6 +78,7 @@ type replicaGhost struct {
 	// torn: the last life ended inside of a step, which may have cut the log.
 	torn   bool
 	looked int
+	start  chunk.LSN // log start at the last look
 }
 
 func (g *replicaGhost) endRun() { g.run = nil }
@@ -123,6 +134,12 @@ func (w *World) observeCommit(n *node, s *stream) {
 		return
 	}
 	w.checkMajority(n, s, l, commit)
+	if l.Epoch() > 1 && g.commit < commit && (g.commit == 0 || g.at[g.commit-1].tail.Epoch < l.Epoch()) {
+		w.reach(markBarrier)
+		if epochAt(p, g.commit+1) < l.Epoch() {
+			w.reach(markOlderEpochs)
+		}
+	}
 	if g.commit > 0 && (p.Tail().LSN < g.commit || log.LogStart().LSN <= g.commit && epochAt(p, g.commit) != g.at[g.commit-1].tail.Epoch) {
 		w.violate("I6", "%s leads epoch %d of %s without the committed chunk %v", n.id, l.Epoch(), s, g.at[g.commit-1].tail)
 		return
@@ -143,7 +160,7 @@ func (w *World) take(n *node, s *stream, log *segstore.Log, commit chunk.LSN) {
 			}
 		}
 		if !ok {
-			if w.opts.diskEvery == 0 && !n.dead {
+			if w.opts.diskEvery == 0 && !n.dead && w.rotten == nil {
 				w.violate("I6", "%s has committed chunk %d of %s, and nobody has it", n.id, g.commit+1, s)
 			}
 			return
@@ -197,29 +214,73 @@ func (w *World) committed(s *stream, v *segstore.View) {
 		g.units = append(g.units, unit{first: h.BaseOffset})
 	}
 	g.units[len(g.units)-1].bytes += h.UserBytes()
-	w.entries(v, func(uid uint64, body []byte) {
-		w.committedRecord(s, uid)
+	// Eviction looks at the chunk as a whole, so what is told apart here are the
+	// references before it.
+	evicted := map[string]bool{}
+	w.entries(v, func(uid uint64, _ []byte) {
+		if uid < uint64(len(w.uids)) {
+			if ref := w.uids[uid].reference; ref != "" {
+				if _, seen := evicted[ref]; !seen {
+					evicted[ref] = g.evicted(ref)
+				}
+			}
+		}
 	})
+	w.entries(v, func(uid uint64, _ []byte) {
+		w.committedRecord(s, uid, h, evicted)
+	})
+	if g.window > 0 && len(g.recency) > g.window {
+		w.reach(markWindow)
+	}
 }
 
-func (w *World) committedRecord(s *stream, uid uint64) {
+// evicted tells whether tracking may have forgotten a reference: as many as it
+// keeps have published since. Those of the same chunk count as later.
+func (g *ghost) evicted(ref string) bool {
+	at, known := g.recency[ref]
+	if g.window == 0 || !known {
+		return false
+	}
+	later := 0
+	for other, lsn := range g.recency {
+		if other != ref && lsn >= at {
+			later++
+		}
+	}
+	return later >= g.window
+}
+
+func (w *World) committedRecord(s *stream, uid uint64, h *chunk.Header, evicted map[string]bool) {
 	g := &s.ghost
 	if uid >= uint64(len(w.uids)) || w.uids[uid].stream != s.index {
 		w.violate("I11", "%s holds a message that nobody published there: %d", s, uid)
 		return
 	}
 	u := &w.uids[uid]
-	if u.committed {
+	// What tracking had to forget may come again, from the id on that it then has.
+	forgotten := evicted[u.reference]
+	last, part := g.order[u.client], g.parts[u.client]
+	follows := u.id > last && u.part == 0 || u.id == last && u.part == part+1
+	if u.committed && !follows && !forgotten {
 		w.violate("I13", "message %d (id %d of publisher %d) is committed twice in %s", uid, u.id, u.client, s)
 		return
 	}
+	if u.sent > 1 {
+		w.reach(markStoredAgain)
+	}
+	if u.part > 0 {
+		w.reach(markSubBatch)
+	}
 	u.committed, u.offset = true, chunk.Offset(len(g.uids))
 	g.uids = append(g.uids, uid)
-	if last := g.order[u.client]; u.id <= last {
-		w.violate("I12", "id %d of publisher %d behind its id %d in %s", u.id, u.client, last, s)
+	if !follows && !forgotten {
+		w.violate("I12", "id %d (%d) of publisher %d behind its id %d (%d) in %s", u.id, u.part, u.client, last, part, s)
 	}
-	g.order[u.client] = u.id
+	g.order[u.client], g.parts[u.client] = u.id, u.part
 	if u.reference != "" {
-		g.sequences[u.reference] = u.id
+		if e := g.takenIn[u.reference]; e != 0 && e < h.Epoch {
+			w.reach(markLaterLeader)
+		}
+		g.sequences[u.reference], g.recency[u.reference], g.takenIn[u.reference] = u.id, h.LSN, h.Epoch
 	}
 }

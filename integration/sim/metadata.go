@@ -37,6 +37,13 @@ func (m *metadata) lost() bool { return !m.w.calm && m.w.chance(m.w.opts.metaLos
 // apply carries a command out now.
 func (m *metadata) apply(body catalog.Body) catalog.Result {
 	next, result, _ := m.state.Do(catalog.Command{At: chunk.Timestamp(epochOfTime.UnixMilli() + m.w.now/1000), Body: body})
+	if v, ok := body.(*catalog.ChangeVoters); ok {
+		for i := range v.Changes {
+			if result.Outcomes[i].Refusal == nil {
+				m.w.reach(markVoterChange)
+			}
+		}
+	}
 	m.state = next
 	for _, s := range m.w.streams {
 		c, ok := next.Incarnation(s.inc)
@@ -62,6 +69,18 @@ func (m *metadata) propose(body catalog.Body, then func(catalog.Result)) {
 		m.changed()
 		if then != nil && !m.lost() {
 			m.w.after(m.delay(), func() { then(result) })
+		}
+	})
+}
+
+// insist is propose that is repeated until it was heard, as a node does that is
+// not answered.
+func (m *metadata) insist(n *node, body catalog.Body) {
+	life, answered := n.life, false
+	m.propose(body, func(catalog.Result) { answered = true })
+	m.w.after(patience, func() {
+		if !answered && n.lives(life) {
+			m.insist(n, body)
 		}
 	})
 }
@@ -99,7 +118,7 @@ func (m *metadata) round() {
 		return // its end brings another
 	}
 	var incs []chunk.Incarnation
-	for _, s := range m.w.streams {
+	for _, s := range m.w.living() {
 		incs = append(incs, s.inc)
 	}
 	steps := catalog.NextSteps(m.state, m.sight, incs, m.tick())
@@ -123,6 +142,9 @@ func (m *metadata) round() {
 	if len(steps.Elected) > 0 {
 		m.w.stats.Elections += len(steps.Elected)
 		for _, e := range steps.Elected {
+			if m.w.calm {
+				m.w.reach(markCalmElection)
+			}
 			m.w.log("elect", "s%d e%d %s v%d", m.w.streamOf(e.Stream).index, e.Epoch, e.Node, e.ConfigVersion)
 		}
 		bodies = append(bodies, &catalog.AssignLeaders{Leaders: steps.Elected})
@@ -230,6 +252,11 @@ func (m *metadata) install(n *node, i *catalog.Installation) {
 	s := m.w.streamOf(i.Stream)
 	ask(m, n, func(answer func(error)) {
 		inheritance := i.Inheritance
+		for _, pending := range inheritance.Pending {
+			if len(pending) > 0 {
+				m.w.reach(markInherited)
+			}
+		}
 		n.repl.BeginAssign(i.Assignment, &inheritance, answer)
 	}, func(err error) {
 		var refused *replication.RefusedError
@@ -250,6 +277,7 @@ func (m *metadata) handover(n *node, h catalog.Handover) {
 		n.repl.BeginHandover(h.Stream, h.To, answer)
 	}, func(err error) {
 		if c, ok := m.state.Incarnation(h.Stream); ok && err == nil {
+			m.w.reach(markHandover)
 			m.sight.HandedOver(c, h.Epoch, h.To)
 			return
 		}
@@ -327,6 +355,7 @@ func (m *metadata) register(n *node, s *stream) {
 			if !n.lives(life) || r.Outcomes[0].Refusal != nil {
 				return
 			}
+			m.w.reach(markRegistered)
 			if _, open := n.repl.Replica(s.inc); !open && !n.has(s.inc) {
 				n.join(s, r.Outcomes[0].Epoch, r.Outcomes[0].Registration)
 				if n.dead {
@@ -349,9 +378,17 @@ func (m *metadata) wish(n *node, inc chunk.Incarnation, p protocol.Proposal) {
 		if !ok {
 			return
 		}
+		answered := false
+		m.w.after(patience, func() { // a registration is seen through
+			if !answered && n.lives(life) {
+				m.wish(n, inc, p)
+			}
+		})
 		m.propose(&catalog.RegisterReplicas{Node: n.id, Streams: []catalog.Registered{{Stream: inc, From: entry.Registration}}},
 			func(r catalog.Result) {
+				answered = r.Outcomes[0].Refusal == nil
 				if n.lives(life) && r.Outcomes[0].Refusal == nil {
+					m.w.reach(markRegistered)
 					n.repl.BeginRegistered(inc, r.Outcomes[0].Epoch, r.Outcomes[0].Registration, func(error) {})
 				}
 			})
@@ -370,7 +407,12 @@ func (m *metadata) wish(n *node, inc chunk.Incarnation, p protocol.Proposal) {
 				return
 			}
 		}
-		m.propose(&catalog.ChangeVoters{Changes: []catalog.VoterChange{change}}, nil)
+		body := &catalog.ChangeVoters{Changes: []catalog.VoterChange{change}}
+		if p.Kind == protocol.ProposeSettled {
+			m.insist(n, body) // the leader says it once
+		} else {
+			m.propose(body, nil)
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ type link struct {
 	cut    [2]bool  // nothing passes from ends[i]
 	doomed bool     // something got lost: it is about to break
 	lastAt [2]int64 // arrival of the last frame from ends[i]
+	heard  [2]int64 // when ends[i] hears, or has heard, that it broke
 }
 
 // heartbeat is how long it takes to see that nothing comes any more.
@@ -107,8 +108,32 @@ func (l *link) arrive(number int, from, to *node, f *frame) {
 		f.drop()
 		return
 	}
-	l.w.log("recv", "%s→%s s%d %-8s e%d #%d", from.id, to.id, l.w.streamOf(f.Stream).index, f.Message.Kind, f.Message.Epoch, f.Message.Session)
+	s := l.w.streamOf(f.Stream)
+	l.w.log("recv", "%s→%s s%d %-8s e%d #%d", from.id, to.id, s.index, f.Message.Kind, f.Message.Epoch, f.Message.Session)
+	l.w.markFrame(from, to, s, &f.Message)
 	to.repl.Deliver(from.id, &f.Frame)
+}
+
+// markFrame notes frames that say nothing any more.
+func (w *World) markFrame(from, to *node, s *stream, m *protocol.Message) {
+	if s.deleted {
+		w.reach(markOldIncarnation)
+		return
+	}
+	_, _, p := to.replica(s)
+	if p == nil {
+		return
+	}
+	if m.Epoch < p.Promise() {
+		w.reach(markBelowPromise)
+	}
+	if l, leads := p.Leading(); leads && m.Kind == protocol.MsgAck {
+		for _, peer := range l.Peers() {
+			if peer.Node() == from.id && (m.Epoch != l.Epoch() || m.Session != peer.Session()) {
+				w.reach(markOldSession)
+			}
+		}
+	}
 }
 
 // doom breaks the link when it is noticed.
@@ -134,12 +159,11 @@ func (l *link) reset() {
 	l.up, l.doomed = false, false
 	l.number++
 	number := l.number
-	var heard int64
 	for i := range l.ends {
 		n, peer := l.ends[i], l.ends[1-i]
 		if life := n.life; was && n.up {
 			d := w.between(0, 20*millisecond)
-			heard = max(heard, d)
+			l.heard[i] = w.now + d
 			w.after(d, func() {
 				if n.lives(life) {
 					w.log("link", "%s loses %s", n.id, peer.id)
@@ -148,7 +172,7 @@ func (l *link) reset() {
 			})
 		}
 	}
-	w.after(heard+w.between(1, 50*millisecond), func() { l.connect(number) })
+	w.after(max(l.heard[0], l.heard[1], w.now)-w.now+w.between(1, 50*millisecond), func() { l.connect(number) })
 }
 
 // connect brings the link up, unless it was reset since.
@@ -167,7 +191,9 @@ func (l *link) connect(number int) {
 	l.up, l.doomed = true, false
 	for i := range l.ends {
 		n, peer, life := l.ends[i], l.ends[1-i], l.ends[i].life
-		w.after(w.between(0, 2*millisecond), func() {
+		// Not before it has heard that the one before broke: a link's news come in
+		// order.
+		w.after(max(l.heard[i]+1-w.now, 0)+w.between(0, 2*millisecond), func() {
 			if n.lives(life) && l.number == number {
 				w.log("link", "%s has %s", n.id, peer.id)
 				n.repl.LinkUp(peer.id)

@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/cluster/catalog"
@@ -42,6 +44,11 @@ type node struct {
 	settled   map[chunk.Incarnation]settlement
 	known     map[chunk.Incarnation]*replicaGhost
 	asked     map[chunk.Incarnation]bool // a registration is on its way
+	// gone is what was known of replicas that this node has given up.
+	gone       map[chunk.Incarnation]*replicaGhost
+	scrubber   *segstore.Scrubber
+	reconciled bool   // what lay here at the start of this life was looked at
+	fuseFile   string // the fuse counts only changes of files with this in their names
 }
 
 type settlement struct {
@@ -167,10 +174,12 @@ func (n *node) start() {
 			w.meta.handedOver(inc, e, heir)
 		},
 	})
+	n.scrubber = store.NewScrubber(segstore.ScrubOptions{Period: 2 * time.Second})
+	n.compactor = nil
 	if w.opts.compacts {
 		n.compactor = store.NewCompactor(segstore.CompactorOptions{})
-		n.compact(life)
 	}
+	n.housekeep(life)
 	for _, l := range w.links {
 		if l.ends[0] == n || l.ends[1] == n {
 			number := l.number
@@ -180,30 +189,90 @@ func (n *node) start() {
 	if n.view == nil {
 		n.view = w.meta.state
 	}
+	n.reconciled = false
 	n.reconcile()
+	n.reconciled = true
 }
 
-// compact lets the compactor work now and then.
-func (n *node) compact(life int) {
-	n.w.after(n.w.between(10*millisecond, 100*millisecond), func() {
+// housekeep lets compactor, scrubber and repair work now and then.
+func (n *node) housekeep(life int) {
+	w := n.w
+	w.after(w.between(w.opts.compactEvery/10, w.opts.compactEvery), func() {
 		if !n.lives(life) {
 			return
 		}
-		n.compactor.Step(clock{n, life}.Now())
+		if n.compactor != nil {
+			n.compactor.Step(clock{n, life}.Now())
+		}
+		if w.rotten == n && !n.dead {
+			n.scrubber.Step(clock{n, life}.Now())
+			n.mend()
+		}
 		if n.dead {
 			n.die()
 			return
 		}
-		n.compact(life)
+		n.housekeep(life)
 	})
 }
 
+// mend repairs damaged segments from other replicas, as a node does that has
+// found some.
+func (n *node) mend() {
+	for _, s := range n.w.living() {
+		_, log, p := n.replica(s)
+		if p == nil || log.Err() != nil {
+			continue
+		}
+		for _, name := range log.Damaged() {
+			repair, err := log.Repair(name)
+			if err != nil {
+				continue
+			}
+			if err := repair.Fetch(context.Background(), source{n, s}); err != nil || n.dead {
+				repair.Abandon()
+				continue
+			}
+			if err := log.InstallRepair(repair); err == nil {
+				n.w.log("mend", "%s s%d %s", n.id, s.index, name)
+				n.w.reach(markRotRepaired)
+			}
+		}
+	}
+}
+
+// source is where a node finds good chunks: the first other replica that gives
+// them.
+type source struct {
+	n *node
+	s *stream
+}
+
+func (x source) ReadRange(_ context.Context, _ chunk.Incarnation, from, last chunk.LSN, most int) ([]byte, chunk.LSN, error) {
+	err := segstore.ErrMissing
+	for _, other := range x.n.w.nodes {
+		_, log, p := other.replica(x.s)
+		if other == x.n || p == nil {
+			continue
+		}
+		var b []byte
+		var next chunk.LSN
+		if b, next, err = log.ReadRange(from, last, most); err == nil {
+			return b, next, nil
+		}
+	}
+	return nil, 0, err
+}
+
 // burn counts the changes on the disk down to the planned power loss.
-func (n *node) burn(vfs.Op, string) {
-	if n.fuse == 0 || n.dead {
+func (n *node) burn(_ vfs.Op, name string) {
+	if n.fuse == 0 || n.dead || !strings.Contains(name, n.fuseFile) {
 		return
 	}
 	if n.fuse--; n.fuse == 0 {
+		if strings.Contains(name, "MANIFEST") {
+			n.w.reach(markTornSwap)
+		}
 		n.blow()
 	}
 }
@@ -241,7 +310,7 @@ func (n *node) crash() {
 func (n *node) down() {
 	w := n.w
 	n.up, n.dead, n.fuse = false, false, 0
-	n.repl, n.store, n.compactor, n.ready = nil, nil, nil, nil
+	n.repl, n.store, n.compactor, n.scrubber, n.ready = nil, nil, nil, nil, nil
 	for _, l := range w.links {
 		if l.ends[0] == n || l.ends[1] == n {
 			l.reset()
@@ -284,6 +353,7 @@ func (n *node) has(inc chunk.Incarnation) bool {
 func (n *node) reconcileStream(s *stream) {
 	c, ok := n.view.Incarnation(s.inc)
 	if !ok {
+		n.putAway(s)
 		return
 	}
 	entry, member := c.Replica(n.id)
@@ -291,8 +361,7 @@ func (n *node) reconcileStream(s *stream) {
 	switch {
 	case !member && (open || n.has(s.inc)):
 		n.w.log("remove", "%s s%d", n.id, s.index)
-		delete(n.known, s.inc)
-		n.repl.BeginRemove(s.inc, func(error) {})
+		n.remove(s)
 		return
 	case !member:
 		return
@@ -323,6 +392,49 @@ func (n *node) reconcileStream(s *stream) {
 			break
 		}
 	}
+}
+
+// putAway deals with what is here of a stream that the metadata does not know: it
+// was deleted, since nothing comes here that the node's view has not shown. At a
+// start, where that is not sure, it is only moved out of the way (I29).
+func (n *node) putAway(s *stream) {
+	_, open := n.repl.Replica(s.inc)
+	switch {
+	case !open && !n.has(s.inc):
+	case !open && !n.reconciled:
+		n.w.reach(markQuarantine)
+		n.w.log("put away", "%s s%d", n.id, s.index)
+		if err := n.store.Quarantine(s.inc); err != nil {
+			n.later(s)
+		}
+	default:
+		n.w.log("delete", "%s s%d", n.id, s.index)
+		n.remove(s)
+	}
+}
+
+func (n *node) remove(s *stream) {
+	if g := n.known[s.inc]; g != nil {
+		n.gone[s.inc] = g
+	}
+	delete(n.known, s.inc)
+	n.repl.BeginRemove(s.inc, func(err error) {
+		if err != nil {
+			n.later(s)
+		}
+	})
+}
+
+// later has a stream looked at again.
+func (n *node) later(s *stream) {
+	life := n.life
+	n.w.after(100*millisecond, func() {
+		if n.lives(life) {
+			if n.reconcileStream(s); n.dead {
+				n.die()
+			}
+		}
+	})
 }
 
 func (n *node) spec(s *stream) replication.Stream {
@@ -362,6 +474,7 @@ func (n *node) opened(s *stream, r *replication.Replica, err error) bool {
 func (n *node) join(s *stream, e chunk.Epoch, as protocol.Registration) {
 	n.w.log("join", "%s s%d as %d at e%d", n.id, s.index, as, e)
 	delete(n.known, s.inc)
+	delete(n.gone, s.inc)
 	r, err := n.repl.Join(n.spec(s), e, as)
 	if n.opened(s, r, err) {
 		n.repl.BeginConfigure(s.inc, n.configuration(s), func(error) {})
@@ -407,7 +520,7 @@ func (n *node) lost(life int, inc chunk.Incarnation, err error) {
 	}
 	if errors.Is(err, replication.ErrUnavailable) {
 		n.w.violate("alarm", "%s stops %s: %v", n.id, s, err)
-	} else if n.w.opts.diskEvery == 0 {
+	} else if n.w.opts.diskEvery == 0 && n.w.rotten != n {
 		n.w.violate("disk", "%s loses a run of %s without a fault: %v", n.id, s, err)
 	}
 	n.w.meta.leaderLost(n, inc)

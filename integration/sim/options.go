@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"time"
+
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
@@ -27,15 +29,20 @@ type options struct {
 	// The mean time between two faults of a kind; 0: none of them.
 	crashEvery, powerEvery, cutEvery, resetEvery, moveEvery int64
 	handoverEvery, doubtEvery, diskEvery, wipeEvery         int64
+	rotEvery, journalEvery, clockEvery, recreateEvery       int64
 	midTurnPerMille                                         int // of crashes
 	downMax                                                 int64
 	policy                                                  vfs.Policy
 
-	bodyMax  int
-	limits   protocol.Limits
-	cache    int64
-	compacts bool
-	settings streamSettings
+	bodyMax      int
+	batchMax     int // records of a sub-batch; 0: there are none
+	visitEvery   int64
+	limits       protocol.Limits
+	cache        int64
+	compacts     bool
+	compactEvery int64
+	faultless    bool
+	settings     streamSettings
 }
 
 type streamSettings struct {
@@ -60,7 +67,10 @@ func (w *World) draw() {
 	o.streams = 1 + w.rng.IntN(3)
 	o.publishers = 1 + w.rng.IntN(4)
 	o.consumers = 1 + w.rng.IntN(3)
-	o.length = w.between(2*second, 6*second)
+	o.length = w.stretch * w.between(2*second, 6*second)
+	if w.chance(50) {
+		o.length *= 4
+	}
 	o.delayMin, o.delayMax = 100*microsecond, w.between(500*microsecond, 20*millisecond)
 	o.syncMax = w.between(200*microsecond, 10*millisecond)
 	o.metaMax = w.between(millisecond, 50*millisecond)
@@ -90,10 +100,40 @@ func (w *World) draw() {
 	if w.chance(400) {
 		o.settings.RetainBytes = w.between(1, 300_000)
 	}
+	if w.chance(400) {
+		o.batchMax = 2 + w.rng.IntN(6)
+	}
+	if w.chance(300) {
+		o.settings.Log.Caps.Publishers = int(w.between(5, 8))
+		o.visitEvery = w.between(20*millisecond, 200*millisecond)
+	}
+	o.compactEvery = 100 * millisecond
+	if w.chance(300) {
+		w.drawTracking()
+	}
 	if w.chance(100) {
-		return // no faults at all
+		o.faultless = true
+		return
 	}
 	w.drawFaults()
+}
+
+// drawTracking has much tracking written and compacted away soon, so that who was
+// away meets gaps.
+func (w *World) drawTracking() {
+	o := &w.opts
+	o.compacts, o.compactEvery = true, w.between(5*millisecond, 30*millisecond)
+	o.consumers = int(w.between(3, 6))
+	o.settings.Pacing = tracking.Pacing{IntervalMin: 20, IntervalMax: 40}
+	o.settings.Log.ControlBytes = w.between(200, 800)
+}
+
+// drawSkew draws how far a node's clock is from the others'.
+func (w *World) drawSkew() time.Duration {
+	if w.opts.clockEvery == 0 {
+		return 0
+	}
+	return time.Duration(w.between(-3600, 3600)) * time.Second
 }
 
 func (w *World) drawFaults() {
@@ -119,6 +159,18 @@ func (w *World) drawFaults() {
 	}
 	if w.chance(250) {
 		o.wipeEvery = w.between(2*second, 8*second)
+	}
+	if w.chance(200) {
+		o.rotEvery = w.between(500*millisecond, 3*second)
+	}
+	if w.chance(150) {
+		o.journalEvery = w.between(2*second, 8*second)
+	}
+	if w.chance(300) {
+		o.clockEvery = w.between(200*millisecond, 2*second)
+	}
+	if w.chance(150) {
+		o.recreateEvery = w.between(500*millisecond, 3*second)
 	}
 	if o.replicas < o.nodes {
 		maybe(&o.moveEvery, 500*millisecond, 3*second)

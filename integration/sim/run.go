@@ -3,7 +3,9 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"path"
 	"runtime/debug"
+	"slices"
 
 	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/replication/protocol"
@@ -18,15 +20,17 @@ type Result struct {
 	Err    error  // the violation
 	Hash   uint64 // of the trace
 	Counts Counts
-	Trace  [][]byte // if it was asked for
+	// Coverage tells which of the states that matter it came to.
+	Coverage Coverage
+	Trace    [][]byte // if it was asked for
 }
 
 // Run runs a seed.
-func Run(seed uint64, trace bool) Result {
-	w := &World{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x5eed)), wiped: -100 * second}
+func Run(seed uint64, stretch int64, trace bool) Result {
+	w := &World{seed: seed, stretch: stretch, rng: rand.New(rand.NewPCG(seed, 0x5eed)), wiped: -100 * second}
 	w.trace.keep = trace
 	w.live()
-	return Result{seed, w.failure, w.trace.hash, w.stats, w.trace.lines}
+	return Result{seed, w.failure, w.trace.hash, w.stats, w.coverage, w.trace.lines}
 }
 
 // live is the run; a panic in it is a violation like others.
@@ -50,7 +54,7 @@ func (w *World) build() {
 	w.log("world", "seed %d: %d nodes, %d streams of %d replicas, %d publishers, %d consumers", w.seed, o.nodes, o.streams, o.replicas, o.publishers, o.consumers)
 	w.meta = newMetadata(w)
 	for i := range o.nodes {
-		n := &node{w: w, index: i, id: nodeID(i), mem: vfs.NewMem(), known: map[chunk.Incarnation]*replicaGhost{}}
+		n := &node{w: w, index: i, id: nodeID(i), mem: vfs.NewMem(), known: map[chunk.Incarnation]*replicaGhost{}, gone: map[chunk.Incarnation]*replicaGhost{}, skew: w.drawSkew()}
 		w.nodes = append(w.nodes, n)
 		w.meta.apply(&catalog.PutNode{ID: n.id, Disk: string(n.id)})
 		for _, other := range w.nodes[:i] {
@@ -58,21 +62,36 @@ func (w *World) build() {
 		}
 	}
 	for i := range o.streams {
-		s := &stream{index: i, name: fmt.Sprint("stream-", i), inc: chunk.Incarnation(w.rng.Uint64() | 1), settings: o.settings, ghost: newGhost()}
-		first := w.rng.IntN(o.nodes)
-		var members []protocol.NodeID
-		for k := range o.replicas {
-			members = append(members, nodeID((first+k)%o.nodes))
-		}
-		w.meta.apply(&catalog.CreateStreams{Streams: []catalog.NewStream{{
-			VHost: "/", Name: s.name, Incarnation: s.inc, Replicas: members, Preferred: members[0],
-		}}})
-		w.streams = append(w.streams, s)
+		w.create(fmt.Sprint("stream-", i))
 	}
 	for _, n := range w.nodes {
 		n.start()
 	}
 	w.meta.soon()
+}
+
+// create makes a stream.
+func (w *World) create(name string) *stream {
+	o := &w.opts
+	s := &stream{
+		index: len(w.streams), name: name, inc: chunk.Incarnation(w.rng.Uint64() | 1), settings: o.settings,
+		ghost: newGhost(o.settings.Log.Caps),
+	}
+	first := w.rng.IntN(o.nodes)
+	var members []protocol.NodeID
+	for k := range o.replicas {
+		members = append(members, nodeID((first+k)%o.nodes))
+	}
+	w.streams = append(w.streams, s)
+	w.meta.apply(&catalog.CreateStreams{Streams: []catalog.NewStream{{
+		VHost: "/", Name: s.name, Incarnation: s.inc, Replicas: members, Preferred: members[0],
+	}}})
+	return s
+}
+
+// living are the streams that were not deleted.
+func (w *World) living() []*stream {
+	return slices.DeleteFunc(slices.Clone(w.streams), func(s *stream) bool { return s.deleted })
 }
 
 const (
@@ -120,8 +139,18 @@ func (w *World) unsettled() string {
 		}
 	}
 	for _, s := range w.streams {
+		if s.deleted {
+			continue
+		}
 		if why := w.unequal(s); why != "" {
 			return fmt.Sprintf("%s: %s", s, why)
+		}
+	}
+	for _, n := range w.nodes {
+		for _, s := range w.streams {
+			if s.deleted && n.has(s.inc) {
+				return fmt.Sprintf("%s still has the deleted %s", n.id, s)
+			}
 		}
 	}
 	for _, c := range w.clients {
@@ -173,12 +202,16 @@ func (n *node) whyNot(s *stream) string {
 
 // finish holds every log, as it is in the end, against the ghost.
 func (w *World) finish() {
-	for _, s := range w.streams {
+	if w.opts.faultless && w.stats.Elections > len(w.streams) {
+		w.violate("L3", "%d elections without a fault for %d streams", w.stats.Elections, len(w.streams))
+	}
+	for _, s := range w.living() {
 		for _, id := range w.meta.members(s) {
 			n := w.node(id)
 			_, log, _ := n.replica(s)
 			w.checkFold(n, s, log)
 			w.checkWhole(n, s, log)
+			w.checkFiles(n, s)
 		}
 	}
 }
@@ -194,7 +227,10 @@ func (w *World) checkWhole(n *node, s *stream, log *segstore.Log) {
 	for w.failure == nil {
 		v, ok, err := reader.Next(g.commit)
 		if err != nil {
-			if w.opts.diskEvery == 0 {
+			switch {
+			case w.rotten == n && len(log.Damaged()) == 0:
+				w.violate("I26", "%s reads rot of %s that nobody has noticed: %v", n.id, s, err)
+			case w.opts.diskEvery == 0 && w.rotten != n:
 				w.violate("I26", "%s: %v", n.id, err)
 			}
 			return
@@ -218,6 +254,14 @@ func (w *World) checkWhole(n *node, s *stream, log *segstore.Log) {
 	if w.failure == nil && int(next) != len(g.uids) {
 		w.violate("I4", "%s holds %s up to offset %d, %d are committed", n.id, s, next, len(g.uids))
 	}
+	for _, x := range log.Segments() {
+		if x.Generation > 0 {
+			w.reach(markCompactedRead)
+		}
+	}
+	if log.First() > 0 {
+		w.reach(markRetired)
+	}
 	if kept := g.kept(s.settings.RetainBytes); log.First() > kept {
 		for _, u := range g.units {
 			w.log("unit", "s%d from %d: %d bytes", s.index, u.first, u.bytes)
@@ -226,6 +270,32 @@ func (w *World) checkWhole(n *node, s *stream, log *segstore.Log) {
 			w.log("segment", "%s s%d from %d at %d: %d bytes, unit start %v", n.id, s.index, x.BaseOffset, x.FirstLSN, x.UserBytes, x.UnitStart)
 		}
 		w.violate("I21", "%s has given up %s up to offset %d, its retention of %d bytes takes %d", n.id, s, log.First(), s.settings.RetainBytes, kept)
+	}
+}
+
+// checkFiles holds the files against MANIFEST, whole and neighbour to neighbour
+// (I24).
+func (w *World) checkFiles(n *node, s *stream) {
+	if w.failure != nil || w.rotten == n || w.opts.diskEvery > 0 {
+		return
+	}
+	for _, d := range n.store.List() {
+		if d.Incarnation != s.inc {
+			continue
+		}
+		in, err := segstore.Inspect(n.mem, path.Join("d/streams", fmt.Sprintf("%s-%s", d.Hash, d.Incarnation)), s.inc)
+		if err != nil {
+			w.violate("I24", "%s: %s: %v", n.id, s, err)
+			return
+		}
+		for _, x := range in.Segments {
+			if len(x.Problems) > 0 {
+				w.violate("I24", "%s: %s: segment %s: %v", n.id, s, x.File, x.Problems)
+			}
+		}
+		if len(in.Segments) > 1 {
+			w.reach(markInspected)
+		}
 	}
 }
 

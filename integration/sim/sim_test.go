@@ -18,6 +18,7 @@ var (
 	traceFlag   = flag.Bool("trace", false, "print the trace of each seed that is run")
 	onceFlag    = flag.Bool("once", false, "run each seed once; else twice, for equal traces (I31)")
 	resultsFlag = flag.String("results", "", "file to append results to; seeds that are in it are not run again")
+	stretchFlag = flag.Int64("stretch", 1, "run so many times longer: another run of the same kind")
 	limitFlag   = flag.Int("failures", 3, "failing seeds after which to stop")
 )
 
@@ -48,6 +49,7 @@ func TestSeeds(t *testing.T) {
 	var mu sync.Mutex // guards all below
 	next, ran, failures := from, 0, 0
 	var sum Counts
+	var coverage Coverage
 	var work sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		work.Go(func() {
@@ -67,6 +69,7 @@ func TestSeeds(t *testing.T) {
 				mu.Lock()
 				ran++
 				sum.add(&r.Counts)
+				coverage.Add(&r.Coverage)
 				if r.Err != nil {
 					failures++
 					report(t, &r)
@@ -83,17 +86,24 @@ func TestSeeds(t *testing.T) {
 	work.Wait()
 	t.Logf("%d seeds of %d..%d (%d were done before), %d failures, %.1f s\n%+v",
 		ran, from, to, len(done), failures, time.Since(start).Seconds(), sum)
+	t.Logf("how often runs came to what an invariant or a rule is about:\n%s", &coverage)
+	if missing := coverage.Missing(); ran >= coverageSeeds && failures == 0 && len(missing) > 0 {
+		t.Errorf("no seed has shown that: %s", strings.Join(missing, "; "))
+	}
 }
+
+// coverageSeeds are enough to come to every state that matters.
+const coverageSeeds = 1000
 
 // runTwice runs a seed twice and holds the traces against each other.
 func runTwice(seed uint64) Result {
-	r := Run(seed, *traceFlag)
+	r := Run(seed, *stretchFlag, *traceFlag)
 	if *onceFlag {
 		return r
 	}
-	again := Run(seed, false)
+	again := Run(seed, *stretchFlag, false)
 	if again.Hash != r.Hash {
-		a, b := Run(seed, true), Run(seed, true)
+		a, b := Run(seed, *stretchFlag, true), Run(seed, *stretchFlag, true)
 		for i := range a.Trace {
 			if i >= len(b.Trace) || !bytes.Equal(a.Trace[i], b.Trace[i]) {
 				other := []byte("(nothing)")
@@ -114,7 +124,7 @@ const legend = "      ms   event      what (n = node, s = stream, e = epoch, # =
 // report prints the end of a failing seed's trace, and how to see all of it.
 func report(t *testing.T, r *Result) {
 	t.Errorf("seed %d: %v", r.Seed, r.Err)
-	lines := Run(r.Seed, true).Trace
+	lines := Run(r.Seed, *stretchFlag, true).Trace
 	if !*traceFlag && len(lines) > 60 {
 		lines = lines[len(lines)-60:]
 	}

@@ -15,6 +15,7 @@ import (
 // World is one run.
 type World struct {
 	seed    uint64
+	stretch int64 // how many times longer than usual it runs
 	opts    options
 	rng     *rand.Rand
 	now     int64 // microseconds since the start
@@ -32,6 +33,10 @@ type World struct {
 	failure error
 	body    []byte // scratch
 	stats   Counts
+
+	coverage Coverage
+	rotten   *node // whose disk rots, if one does
+	visitors int   // how many have come
 }
 
 // Counts tell how much happened, so that a report shows what was tried.
@@ -152,6 +157,8 @@ type stream struct {
 	inc      chunk.Incarnation
 	settings streamSettings
 	ghost    ghost
+	// deleted: its name may be another stream's by now.
+	deleted bool
 }
 
 func (s *stream) String() string { return s.name }
@@ -161,8 +168,10 @@ type published struct {
 	stream    int
 	client    int
 	id        uint64
+	part      int // of the sub-batch that has the id
 	reference string
 	length    int
+	sent      int // how often
 	committed bool
 	offset    chunk.Offset
 }
