@@ -1,10 +1,12 @@
 package segstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -163,7 +165,7 @@ func (k *Scrubber) begin(now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// openLogs returns the logs that are open now.
+// openLogs returns the logs that are open now, in the order of incarnations.
 func (s *Store) openLogs() []*Log {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,6 +173,7 @@ func (s *Store) openLogs() []*Log {
 	for _, l := range s.logs {
 		logs = append(logs, l)
 	}
+	slices.SortFunc(logs, func(a, b *Log) int { return cmp.Compare(a.inc, b.inc) })
 	return logs
 }
 

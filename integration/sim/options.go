@@ -68,7 +68,7 @@ func (w *World) draw() {
 	o.publishers = 1 + w.rng.IntN(4)
 	o.consumers = 1 + w.rng.IntN(3)
 	o.length = w.stretch * w.between(2*second, 6*second)
-	if w.chance(50) {
+	if w.chance(30) {
 		o.length *= 4
 	}
 	o.delayMin, o.delayMax = 100*microsecond, w.between(500*microsecond, 20*millisecond)
