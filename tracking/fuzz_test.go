@@ -14,6 +14,7 @@ func FuzzApply(f *testing.F) {
 		r := goldenChunk(f, name)
 		f.Add(r.payload, uint8(r.h.Type), uint16(r.h.Flags))
 	}
+	f.Add(unhex(f, "testdata/forget.hex"), uint8(chunk.Delta), uint16(0))
 	f.Add([]byte{0, 0, 0, 1}, uint8(chunk.Snapshot), uint16(chunk.FlagSnapshotFirst|chunk.FlagSnapshotLast))
 	f.Fuzz(func(t *testing.T, payload []byte, typ uint8, flags uint16) {
 		l := newTestLog(t, Caps{Offsets: 4, Publishers: 4})

@@ -164,3 +164,29 @@ func TestGolden_checkpoint(t *testing.T) {
 		t.Fatalf("%v, %v", back, err)
 	}
 }
+
+// TestGolden_forget ties the bytes of deletions to a file: of publishers, one of
+// them with a short id, and of stored offsets between stores.
+func TestGolden_forget(t *testing.T) {
+	l := newTestLog(t, Caps{})
+	l.store("a", 1)
+	l.store("b", 2)
+	l.user(l.take(), SequenceUpdate{Ref: "p", Sequence: 3}, SequenceUpdate{Ref: "q", Sequence: 4}, SequenceUpdate{Ref: "orders-import-7", Sequence: 5})
+	l.pending.Forget(l.state, []byte("a"), l.now)
+	l.store("c", 1001)
+	l.pending.Forget(l.state, []byte("b"), l.now)
+	got := l.state.EncodeTrailer(nil, false,
+		[]SequenceUpdate{{Ref: "p", Forget: true}, {Ref: "orders-import-7", Forget: true}}, l.take())
+	want := unhex(t, filepath.Join("testdata", "forget.hex"))
+	if string(got) != string(want) {
+		t.Fatalf("encoded\n%x, the file has\n%x", got, want)
+	}
+	l.write(chunk.Delta, 0, want)
+	if got, want := show(l.state), "c=1001 v1.4 | q=4@2"; got != want {
+		t.Fatalf("after it:\n%s\nwant\n%s", got, want)
+	}
+	l.snapshot(0, 0, 0)
+	if got, want := show(l.state), "c=1001 v1.4 | q=4@2"; got != want {
+		t.Fatalf("after a snapshot:\n%s\nwant\n%s", got, want)
+	}
+}
