@@ -113,7 +113,8 @@ func (j *Journal) writeOver(name string, good []byte) error {
 	if _, err := f.WriteAt(good, 0); err != nil {
 		return errors.Join(err, f.Close())
 	}
-	if err := errors.Join(f.Truncate(int64(len(good))), f.Datasync()); err != nil {
+	// The name may be as new as the bytes.
+	if err := errors.Join(f.Truncate(int64(len(good))), f.Datasync(), j.fs.SyncDir(j.dir)); err != nil {
 		return errors.Join(err, f.Close())
 	}
 	j.size = int64(len(good))

@@ -394,3 +394,31 @@ func TestJournal_lossIsDurableAtOnce(t *testing.T) {
 		must(t, s.Close())
 	}
 }
+
+// A journal is renamed, the process dies before the name is synced, and the next
+// one finds no room to write it anew: it must make the name durable all the same.
+func TestJournal_fullDiskBehindRename(t *testing.T) {
+	mem := vfs.NewMem()
+	open := func(fsys vfs.FS) *Store {
+		t.Helper()
+		s, err := NewStore(Options{FS: fsys, Dir: "data", Syncer: vfs.NewInlineSyncer()})
+		must(t, err)
+		return s
+	}
+	first := open(mem)
+	must(t, first.Create(testName, testIncarnation))
+	must(t, first.Close())
+	dying := vfs.NewFaulty(mem)
+	dying.Add(vfs.Rule{Ops: vfs.OpSyncDir, Path: journalDir, Times: 1, Fault: vfs.Fault{Err: syscall.EIO}})
+	if _, err := NewStore(Options{FS: dying, Dir: "data", Syncer: vfs.NewInlineSyncer()}); err == nil {
+		t.Fatal("the process has not died")
+	}
+	full := vfs.NewFaulty(mem)
+	full.Add(vfs.Rule{Ops: vfs.OpWrite, Path: "*" + temporary, Fault: vfs.Fault{Err: syscall.ENOSPC}})
+	second := open(full)
+	must(t, awaited(func(done func(error)) { second.Journal().Promise(testIncarnation, 9, done) }))
+	after := open(mem.Crash(vfs.Policy{}, func(int) int { return 0 }))
+	if s, _ := after.Journal().State(testIncarnation); s.Promise != 9 {
+		t.Errorf("promise is %d", s.Promise)
+	}
+}
