@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 
@@ -103,8 +104,13 @@ var ops = []op{
 	{'k', "kill and start", func(w *world) (bool, error) { return true, w.kill() }},
 }
 
+// rareOps stand only in scripts that name them.
+var rareOps = []op{
+	{'Z', "die behind the rename of a MANIFEST, and start", func(w *world) (bool, error) { return true, w.dieAtRename() }},
+}
+
 func opOf(letter byte) (op, error) {
-	for _, o := range ops {
+	for _, o := range slices.Concat(ops, rareOps) {
 		if o.letter == letter {
 			return o, nil
 		}

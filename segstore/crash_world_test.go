@@ -43,7 +43,8 @@ type mortal struct {
 	n      int
 	killAt int // before this change; 0 = never
 	dead   bool
-	pinned bool // segment files can't be removed
+	pinned bool   // segment files can't be removed
+	deadly string // the process is killed behind the rename of this file
 }
 
 func (m *mortal) change(op vfs.Op, name string) error {
@@ -90,7 +91,9 @@ func (m *mortal) Rename(oldName, newName string) error {
 	if err := m.change(vfs.OpRename, oldName); err != nil {
 		return err
 	}
-	return m.FS.Rename(oldName, newName)
+	err := m.FS.Rename(oldName, newName)
+	m.dead = m.dead || path.Base(oldName) == m.deadly
+	return err
 }
 
 func (m *mortal) MkdirAll(dir string, perm fs.FileMode) error {
@@ -431,6 +434,32 @@ func (w *world) restart() error {
 // kill ends the process where it is and starts the next.
 func (w *world) kill() error {
 	w.process.dead = true
+	return w.comeBack()
+}
+
+// dieAtRename has a torn record in MANIFEST, which the next process replaces
+// by a new file, but dies before it can sync the name. Its successor must not
+// build on the new file before it has.
+func (w *world) dieAtRename() error {
+	f, err := w.disk.OpenFile(path.Join(streamPath, "MANIFEST"), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	size, err := f.Size()
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteAt([]byte("torn"), size); err != nil {
+		return err
+	}
+	w.process.dead = true
+	if err := w.start(nil); err != nil {
+		return err
+	}
+	w.process.deadly = "MANIFEST.tmp"
+	if err := w.open(); !w.process.dead {
+		return fmt.Errorf("no MANIFEST was renamed: %w", err)
+	}
 	return w.comeBack()
 }
 

@@ -285,7 +285,7 @@ func (k *walk) kill(s script, kill int) error {
 	if err != nil {
 		return &violation{at, fmt.Errorf("after the kill: %w", err)}
 	}
-	if err := w.sameAfterPowerLoss(out); err != nil {
+	if err := errors.Join(w.sameAfterPowerLoss(out), w.goesOn(out)); err != nil {
 		return &violation{at, err}
 	}
 	return nil
