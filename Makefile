@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: mutants-sim help build run test race vet lint fuzz sim bench kill-test overtake overtake-wire goclient long soak ready ci clean start-bench crash-states
+.PHONY: mutants-sim help build run test race vet lint fuzz sim bench kill-test overtake overtake-wire goclient long soak ready ci clean start-bench crash-states mutants
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -30,6 +30,8 @@ start-bench: ## a node of 100 GB (sparse files, 5,000 segments): how soon it is 
 	go test ./segstore -run '^TestStart_bigNode$$' -count 1 -v -start.gb 100 && go test ./segstore -run '^TestStart_bigNode$$' -count 1 -v -start.gb 200 -start.streams 1
 crash-states: ## walk STATES (2000000) different crash states (FROM, TO: numbers of scripts, to go on)
 	go test ./segstore -run '^TestCrash_everyState$$' -count 1 -timeout 0 -v -crash.long -crash.from $(or $(FROM),0) -crash.to $(or $(TO),0) -crash.states $(or $(STATES),2000000)
+mutants: ## break the store's code in each way of a list: the walks over crashes and faults must notice
+	go test ./segstore -run '^TestMutants$$' -count 1 -timeout 0 -v -mutants
 kill-test: ## kill -9 at ROUNDS (10) random moments under load
 	KILL_ROUNDS=$(ROUNDS) go test ./integration -run '^TestKill$$' -count 1 -timeout 60m -v
 overtake: ## 24 h of stored offsets on a clock of its own, and each mechanism switched off
