@@ -7,7 +7,6 @@ import (
 	"hash/maphash"
 	"path"
 	"reflect"
-	"strings"
 
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
@@ -343,35 +342,17 @@ func (w *world) goOn(out *outcome) error {
 var crashSeed = maphash.MakeSeed()
 
 // hashDisk tells states of a disk apart.
-func hashDisk(disk vfs.FS, with string) uint64 {
+func hashDisk(disk *vfs.Mem, with string) uint64 {
 	var h maphash.Hash
 	h.SetSeed(crashSeed)
 	h.WriteString(with)
-	var walk func(dir string)
-	walk = func(dir string) {
-		entries, err := disk.List(dir)
-		if err != nil {
-			panic(err)
-		}
-		for _, e := range entries {
-			name := path.Join(dir, e.Name)
+	disk.Walk(func(name string, content []byte) {
+		if path.Base(name) != "LOCK" {
 			h.WriteString(name)
 			h.WriteByte(0)
-			if e.IsDir() {
-				walk(name)
-				continue
-			}
-			if strings.HasSuffix(name, "LOCK") {
-				continue
-			}
-			b, err := vfs.ReadFile(disk, name)
-			if err != nil {
-				panic(err)
-			}
-			h.Write(b)
+			h.Write(content)
 			h.WriteByte(1)
 		}
-	}
-	walk(crashDir)
+	})
 	return h.Sum64()
 }

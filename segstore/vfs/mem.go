@@ -128,6 +128,24 @@ func (m *Mem) Edit(name string, change func(content []byte) []byte) error {
 	return nil
 }
 
+// Walk shows all files as programs see them, by name. show must not change the
+// content, nor keep it.
+func (m *Mem) Walk(show func(name string, content []byte)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.root.walk("", show)
+}
+
+func (n *node) walk(name string, show func(name string, content []byte)) {
+	if !n.mode.IsDir() {
+		show(name, n.seen)
+		return
+	}
+	for _, base := range slices.Sorted(maps.Keys(n.entries)) {
+		n.entries[base].walk(path.Join(name, base), show)
+	}
+}
+
 // OpenFile implements FS.
 func (m *Mem) OpenFile(name string, flag int, _ fs.FileMode) (File, error) {
 	create := flag&os.O_CREATE != 0
