@@ -66,9 +66,16 @@ func scriptsUpTo(length int) (n int) {
 	return n
 }
 
-// shortScripts are those that are walked for every change: all of one step, each
-// second of two, without those that have big files, and the pointed ones.
+// shortScripts are those that are walked for every change: the pointed ones, all
+// of one step, and each second of two, without those that have big files.
 func shortScripts(t *testing.T) (scripts []script) {
+	for _, text := range pointed {
+		s, err := parseScript(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scripts = append(scripts, s)
+	}
 	for n := range scriptsUpTo(1) {
 		scripts = append(scripts, scriptAt(n))
 	}
@@ -76,13 +83,6 @@ func shortScripts(t *testing.T) (scripts []script) {
 		if s := scriptAt(n); !s.big() {
 			scripts = append(scripts, s)
 		}
-	}
-	for _, text := range pointed {
-		s, err := parseScript(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		scripts = append(scripts, s)
 	}
 	return scripts
 }
