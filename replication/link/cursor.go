@@ -69,6 +69,9 @@ func (c *cursor) text() string {
 	return string(c.take(n))
 }
 
+// words is text that may be empty.
+func (c *cursor) words() string { return string(c.take(int(c.u8()))) }
+
 func (c *cursor) require(ok bool) { c.bad = c.bad || !ok }
 
 // done tells whether everything was good and nothing is left.

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -28,6 +29,7 @@ type credentials struct {
 	cert    *tls.Certificate
 	roots   *x509.CertPool
 	secrets [][]byte
+	cluster string // that this node belongs to, or is certified for
 }
 
 func (m *Mux) credentials() (c credentials, err error) {
@@ -51,7 +53,10 @@ func (m *Mux) credentials() (c credentials, err error) {
 	if c.cert != nil && c.roots == nil {
 		return c, fmt.Errorf("%w: a certificate needs the authority that the others' are from", ErrAuthority)
 	}
-	return c, nil
+	if c.cluster = m.belongs(); c.cluster == "" && c.cert != nil {
+		c.cluster, err = clusterIn(c.cert, m.config.Node)
+	}
+	return c, err
 }
 
 // secure makes the connection a TLS one, if certificates are used, and returns
@@ -79,12 +84,18 @@ func (m *Mux) secure(ctx context.Context, conn net.Conn, c *credentials, config 
 
 // Dial makes a connection for raft or, within the package, one of a bundle.
 func (m *Mux) dial(ctx context.Context, h hello, made func()) (*peerConn, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.config.HandshakeTimeout)
-	defer cancel()
 	addr, err := m.config.Address(h.to)
 	if err != nil {
 		return nil, fmt.Errorf("address of %s: %w", h.to, err)
 	}
+	return m.dialAt(ctx, addr, h, made)
+}
+
+// dialAt makes a connection to the node at an address, within ctx and the time
+// of a handshake.
+func (m *Mux) dialAt(ctx context.Context, addr string, h hello, made func()) (*peerConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.config.HandshakeTimeout)
+	defer cancel()
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -98,7 +109,7 @@ func (m *Mux) dial(ctx context.Context, h hello, made func()) (*peerConn, error)
 	}
 	if err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("handshake with %s at %s: %w", h.to, addr, err)
+		return nil, fmt.Errorf("handshake with %s at %s: %w", cmp.Or(h.to, "a node"), addr, err)
 	}
 	return c, nil
 }
@@ -112,7 +123,7 @@ func (m *Mux) dialHandshake(ctx context.Context, conn net.Conn, h hello) (*peerC
 	_, _ = rand.Read(h.nonce[:]) // it never fails
 	var config *tls.Config
 	if cred.cert != nil {
-		config = m.tlsConfig(cred.cert, cred.roots, []string{protocolNames[h.purpose]}, x509.ExtKeyUsageServerAuth, h.to)
+		config = m.tlsConfig(cred.cert, cred.roots, []string{protocolNames[h.purpose]}, x509.ExtKeyUsageServerAuth, cred.cluster, h.to)
 	}
 	over, under, binding, err := m.secure(ctx, conn, &cred, config, false)
 	if err != nil {
@@ -156,8 +167,8 @@ func (m *Mux) acceptHandshake(conn net.Conn) (*peerConn, func(*peerConn), error)
 	}
 	var config *tls.Config
 	if cred.cert != nil {
-		names := []string{protocolNames[PurposeLink], protocolNames[PurposeRaft]}
-		config = m.tlsConfig(cred.cert, cred.roots, names, x509.ExtKeyUsageClientAuth, "")
+		names := []string{protocolNames[PurposeLink], protocolNames[PurposeRaft], protocolNames[PurposeKnock]}
+		config = m.tlsConfig(cred.cert, cred.roots, names, x509.ExtKeyUsageClientAuth, cred.cluster, "")
 	}
 	over, under, binding, err := m.secure(m.ctx, conn, &cred, config, true)
 	if err != nil {
@@ -168,7 +179,7 @@ func (m *Mux) acceptHandshake(conn net.Conn) (*peerConn, func(*peerConn), error)
 		return nil, nil, err
 	}
 	c := &peerConn{Conn: over, cork: under, peer: h.from, hello: h}
-	if err := m.checkHello(over, &h); err != nil {
+	if err := m.checkHello(over, &cred, &h); err != nil {
 		return nil, nil, refuse(over, err)
 	}
 	challenge := answer{version: versionMax}
@@ -185,8 +196,10 @@ func (m *Mux) acceptHandshake(conn net.Conn) (*peerConn, func(*peerConn), error)
 	if len(cred.secrets) > 0 && secret == nil || len(cred.secrets) == 0 && !isEmpty(third) {
 		return nil, nil, refuse(over, fmt.Errorf("%s: %w", h.from, ErrUnproven))
 	}
-	if err := m.config.Member(h.purpose, h.from); err != nil {
-		return nil, nil, refuse(over, fmt.Errorf("%s: %w: %w", h.from, ErrStranger, err))
+	if h.purpose != PurposeKnock { // strangers may ask
+		if err := m.config.Member(h.purpose, h.from); err != nil {
+			return nil, nil, refuse(over, fmt.Errorf("%s: %w: %w", h.from, ErrStranger, err))
+		}
 	}
 	var join func(*peerConn)
 	welcome := answer{version: versionMax}
@@ -205,13 +218,13 @@ func (m *Mux) acceptHandshake(conn net.Conn) (*peerConn, func(*peerConn), error)
 
 // checkHello compares what the dialer says with what it showed and with what
 // this node is.
-func (m *Mux) checkHello(conn net.Conn, h *hello) error {
+func (m *Mux) checkHello(conn net.Conn, cred *credentials, h *hello) error {
 	if over, is := conn.(*tls.Conn); is {
 		state := over.ConnectionState()
 		if state.NegotiatedProtocol != protocolNames[h.purpose] {
 			return fmt.Errorf("protocol %q for purpose %q: %w", state.NegotiatedProtocol, h.purpose, ErrHandshake)
 		}
-		nodes, _ := nodesIn(state.PeerCertificates[0], m.belongs())
+		nodes, _ := nodesIn(state.PeerCertificates[0], cred.cluster)
 		if !contains(nodes, h.from) {
 			return fmt.Errorf("certificate is of %q, the hello of %q: %w", nodes, h.from, ErrNode)
 		}
@@ -219,6 +232,8 @@ func (m *Mux) checkHello(conn net.Conn, h *hello) error {
 	switch cluster := m.belongs(); {
 	case h.max < versionMin || h.min > versionMax:
 		return fmt.Errorf("versions %d to %d: %w", h.min, h.max, ErrVersion)
+	case h.purpose == PurposeKnock: // who answers it, says who belongs where
+		return nil
 	case h.cluster != cluster || cluster == "":
 		return fmt.Errorf("cluster %q: %w", h.cluster, ErrCluster)
 	case h.to != m.config.Node:

@@ -18,6 +18,8 @@ type Purpose byte
 const (
 	PurposeRaft Purpose = 'R'
 	PurposeLink Purpose = 'L'
+	// PurposeKnock: one question, by whoever proves to be a node.
+	PurposeKnock Purpose = 'J'
 )
 
 // Versions of the link that this program speaks.
@@ -40,11 +42,12 @@ const (
 //
 //	 0   1     4      6    7    8    9    10      18       50
 //	+---+-----+------+----+----+----+----+-------+--------+------+--------+----+----+
-//	|L/R| MRL |length|min |max |slot|slots bundle| nonce  |  n cluster | n from | n to |
+//	|LRJ| MRL |length|min |max |slot|slots bundle| nonce  |  n cluster | n from | n to |
 //	+---+-----+------+----+----+----+----+-------+--------+------+--------+----+----+
 //
 // The length counts all after it. Slot and slots number a bundle's connections;
-// bundle is 0 in the first one and else what its welcome said.
+// bundle is 0 in the first one and else what its welcome said. In a knock the
+// cluster may be empty, and whom it is for always is.
 type hello struct {
 	purpose     Purpose
 	min, max    byte // versions
@@ -79,7 +82,7 @@ func readHello(r io.Reader) (h hello, raw []byte, err error) {
 	}
 	n := int(binary.BigEndian.Uint16(raw[4:]))
 	h.purpose = Purpose(raw[0])
-	if string(raw[1:4]) != helloMagic || 6+n > helloBytesMax || h.purpose != PurposeLink && h.purpose != PurposeRaft {
+	if string(raw[1:4]) != helloMagic || 6+n > helloBytesMax || protocolNames[h.purpose] == "" {
 		return h, nil, fmt.Errorf("first bytes % x: %w", raw, ErrHandshake)
 	}
 	raw = raw[:6+n]
@@ -89,7 +92,9 @@ func readHello(r io.Reader) (h hello, raw []byte, err error) {
 	c := cursor{p: raw[6:]}
 	h.min, h.max, h.slot, h.slots, h.bundle = c.u8(), c.u8(), c.u8(), c.u8(), c.u64()
 	copy(h.nonce[:], c.take(nonceBytes))
-	h.cluster, h.from, h.to = c.text(), protocol.NodeID(c.text()), protocol.NodeID(c.text())
+	h.cluster, h.from, h.to = c.words(), protocol.NodeID(c.text()), protocol.NodeID(c.words())
+	knock := h.purpose == PurposeKnock
+	c.require(knock == (h.to == "") && (knock || h.cluster != ""))
 	c.require(h.slot < h.slots && h.slots <= slotsMax && h.min <= h.max)
 	if !c.done() {
 		return h, nil, fmt.Errorf("hello of %d bytes: %w", n, ErrHandshake)

@@ -25,6 +25,8 @@ type MuxConfig struct {
 	// Member says what is wrong with a node that has proven who it is; nil takes
 	// all that have. It is asked for each connection.
 	Member func(Purpose, protocol.NodeID) error
+	// Knocked answers a knock; nil answers nothing. It may block as long as ctx.
+	Knocked func(ctx context.Context, from protocol.NodeID, question []byte) []byte
 	// Refused hears of each incoming connection that was refused, and must not
 	// block. Who logs it limits the rate.
 	Refused func(from net.Addr, err error)
@@ -46,6 +48,9 @@ func (c *MuxConfig) setDefaults() {
 	if c.Member == nil {
 		c.Member = func(Purpose, protocol.NodeID) error { return nil }
 	}
+	if c.Knocked == nil {
+		c.Knocked = func(context.Context, protocol.NodeID, []byte) []byte { return nil }
+	}
 	if c.Refused == nil {
 		c.Refused = func(net.Addr, error) {}
 	}
@@ -65,6 +70,7 @@ type Mux struct {
 	ctx    context.Context
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
+	knocks chan struct{} // one for each that is being answered
 
 	mu    sync.Mutex // guards config.Cluster and the fields below
 	raft  *Layer     // nil: raft takes no connections
@@ -84,7 +90,7 @@ func NewMux(config MuxConfig) (*Mux, error) {
 	if n := len(config.Node); n == 0 || n > nameBytesMax || len(config.Cluster) > nameBytesMax {
 		return nil, fmt.Errorf("link: names of node %q and cluster %q must have 1 to %d bytes", config.Node, config.Cluster, nameBytesMax)
 	}
-	m := &Mux{config: config}
+	m := &Mux{config: config, knocks: make(chan struct{}, knocksMax)}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	if _, err := m.credentials(); err != nil {
 		return nil, err
@@ -183,11 +189,14 @@ func (m *Mux) greet(g *greeting) {
 		}
 		return
 	}
-	if c.hello.purpose == PurposeRaft {
+	switch c.hello.purpose {
+	case PurposeRaft:
 		m.layer().put(c)
-		return
+	case PurposeKnock:
+		m.answerKnock(c)
+	default:
+		join(c)
 	}
-	join(c)
 }
 
 // enter counts a handshake; if there are too many, the oldest has to go.

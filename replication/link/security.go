@@ -62,7 +62,7 @@ func ReadSecrets(path string) ([][]byte, error) {
 }
 
 // protocolNames are the names of ALPN.
-var protocolNames = map[Purpose]string{PurposeRaft: "millrace-raft/1", PurposeLink: "millrace-link/1"}
+var protocolNames = map[Purpose]string{PurposeRaft: "millrace-raft/1", PurposeLink: "millrace-link/1", PurposeKnock: "millrace-knock/1"}
 
 // identityScheme begins the URI in a certificate that names cluster and node:
 // millrace:///CLUSTER/NODE, both escaped as parts of a path.
@@ -130,7 +130,7 @@ func verifyPeer(chain []*x509.Certificate, roots *x509.CertPool, usage x509.ExtK
 
 // tlsConfig is one for either end: both show a certificate, and both check it
 // in the same way.
-func (m *Mux) tlsConfig(cert *tls.Certificate, roots *x509.CertPool, names []string, usage x509.ExtKeyUsage, peer protocol.NodeID) *tls.Config {
+func (m *Mux) tlsConfig(cert *tls.Certificate, roots *x509.CertPool, names []string, usage x509.ExtKeyUsage, cluster string, peer protocol.NodeID) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{*cert},
@@ -142,7 +142,7 @@ func (m *Mux) tlsConfig(cert *tls.Certificate, roots *x509.CertPool, names []str
 			if s.NegotiatedProtocol == "" {
 				return fmt.Errorf("%w: no common protocol name", ErrHandshake)
 			}
-			return verifyPeer(s.PeerCertificates, roots, usage, m.belongs(), peer, time.Now())
+			return verifyPeer(s.PeerCertificates, roots, usage, cluster, peer, time.Now())
 		},
 	}
 }
