@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/replication/protocol"
+	"github.com/millrace/millrace/segstore/chunk"
 )
 
 // CreateStream is what a client wants created.
@@ -17,6 +18,8 @@ type CreateStream struct {
 	Creator   string // user name
 	// Local is the node that the client is connected to; "" is this one.
 	Local protocol.NodeID
+	// Incarnation is drawn here.
+	Incarnation chunk.Incarnation
 }
 
 // undoPatience bounds the removal of a stream that found no leader in time.
@@ -33,18 +36,40 @@ func (c *Cluster) CreateStream(ctx context.Context, request CreateStream) error 
 	if request.Local == "" {
 		request.Local = c.config.Node
 	}
-	made, err := c.creates.ask(ctx, c.done, request)
-	if err != nil {
-		return err
+	request.Incarnation = drawIncarnation()
+	_, err = atLeader(ctx, c, methodCreate, request, c.createHere)
+	return err
+}
+
+// nothing is the answer of calls that have none.
+type nothing struct{}
+
+// createHere is CreateStream on the leader. It may be repeated: the stream that
+// an earlier attempt made is known by its incarnation.
+func (c *Cluster) createHere(ctx context.Context, request CreateStream) (nothing, error) {
+	err := c.creates.ask(ctx, c.done, request)
+	if errors.Is(err, catalog.ErrStreamExists) {
+		if s, ok := c.View().Stream(request.VHost, request.Name); ok && s.Incarnation == request.Incarnation {
+			err = nil
+		}
 	}
-	err = c.coord.await(ctx, made)
 	if err == nil {
-		return nil
+		err = c.coord.await(ctx, request.Incarnation)
+		if err != nil && !retryable(err) {
+			err = errors.Join(err, c.undo(ctx, &catalog.DeleteStreams{Streams: []catalog.OldStream{
+				{VHost: request.VHost, Name: request.Name, Incarnation: request.Incarnation},
+			}}))
+		}
 	}
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
+	return nothing{}, err
+}
+
+// undo takes back what was made, though ctx is over.
+func (c *Cluster) undo(ctx context.Context, body catalog.Body) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
 	defer cancel()
-	_, undone := c.Propose(undo, &catalog.DeleteStreams{Streams: []catalog.OldStream{{VHost: request.VHost, Name: name, Incarnation: made}}})
-	return errors.Join(err, undone)
+	_, err := c.Propose(ctx, body)
+	return err
 }
 
 // DeleteStream removes a stream everywhere. Its name is free when it returns;
@@ -147,30 +172,64 @@ func (c *Cluster) CreateSuperStream(ctx context.Context, request NewSuperStream)
 	if request.Arguments.LeaderLocator == "" {
 		local = "" // nowhere: balanced, though not stored as the argument
 	}
-	body := &catalog.CreateSuperStream{VHost: request.VHost, Name: name}
-	placer := catalog.NewPlacer(c.View(), c.coord.isUp)
+	var streams []CreateStream
 	for _, p := range request.Partitions {
 		partition, err := catalog.StreamName(p.Stream)
 		if err != nil {
 			return err
 		}
-		stream, err := c.newStream(placer, CreateStream{
+		streams = append(streams, CreateStream{
 			VHost: request.VHost, Name: partition, Arguments: request.Arguments, Creator: request.Creator, Local: local,
+			Incarnation: drawIncarnation(),
 		})
+	}
+	_, err = atLeader(ctx, c, methodCreateSuper, superCreation{request.VHost, name, streams, request.Partitions}, c.createSuperHere)
+	return err
+}
+
+// superCreation is a super stream on its way to the leader.
+type superCreation struct {
+	VHost, Name string
+	Streams     []CreateStream
+	Partitions  []catalog.Partition
+}
+
+// createSuperHere is CreateSuperStream on the leader. It may be repeated.
+func (c *Cluster) createSuperHere(ctx context.Context, request superCreation) (nothing, error) {
+	body := &catalog.CreateSuperStream{VHost: request.VHost, Name: request.Name}
+	placer := catalog.NewPlacer(c.View(), c.coord.isUp)
+	for i, s := range request.Streams {
+		stream, err := c.newStream(placer, s)
 		if err != nil {
-			return err
+			return nothing{}, err
 		}
-		body.Partitions = append(body.Partitions, catalog.NewPartition{NewStream: stream, Key: p.Key})
+		body.Partitions = append(body.Partitions, catalog.NewPartition{NewStream: stream, Key: request.Partitions[i].Key})
 	}
-	if err := c.do(ctx, body); err != nil {
-		return err
+	err := c.do(ctx, body)
+	if errors.Is(err, catalog.ErrSuperStreamExists) && c.madeAll(request.Streams) {
+		err = nil
 	}
-	for _, p := range body.Partitions {
-		if err := c.coord.await(ctx, p.Incarnation); err != nil {
-			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
-			defer cancel()
-			return errors.Join(err, c.DeleteSuperStream(undo, request.VHost, name))
+	if err != nil {
+		return nothing{}, err
+	}
+	for _, s := range request.Streams {
+		err := c.coord.await(ctx, s.Incarnation)
+		if retryable(err) {
+			return nothing{}, err
+		}
+		if err != nil {
+			return nothing{}, errors.Join(err, c.undo(ctx, &catalog.DeleteSuperStream{VHost: request.VHost, Name: request.Name}))
 		}
 	}
-	return nil
+	return nothing{}, nil
+}
+
+// madeAll tells whether the streams are those that an earlier attempt made.
+func (c *Cluster) madeAll(streams []CreateStream) bool {
+	for _, s := range streams {
+		if made, ok := c.View().Stream(s.VHost, s.Name); !ok || made.Incarnation != s.Incarnation {
+			return false
+		}
+	}
+	return true
 }

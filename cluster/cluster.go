@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -35,9 +36,11 @@ type Config struct {
 	// which it had Proposed: the epoch is the promise to make before anything
 	// else (D1). It must not block.
 	Registered func(chunk.Incarnation, chunk.Epoch, protocol.Registration)
-	// Transport makes raft's connections; nil is a node that stays alone.
-	Transport func() (raft.Transport, error)
-	Log       hclog.Logger // nil is silence
+	// Network reaches the other nodes; nil is a node that stays alone.
+	Network Network
+	// Joins is how a node without data comes to its cluster.
+	Joins Joins
+	Log   hclog.Logger // nil is silence
 }
 
 // defaultVHost is there from the start.
@@ -47,13 +50,26 @@ const defaultVHost = "/"
 // any goroutine.
 type Cluster struct {
 	config  Config
-	id      identity
+	boot    string // drawn for this process
 	log     hclog.Logger
 	meta    *metaraft
 	coord   *coordinator
 	creates *creates
 	wishes  *wishes
+	ends    *ends
+	voters  *voters
 	prover  *prover
+	methods map[uint16]serve
+
+	book       *book
+	neighbours neighbours
+	presence   *presence
+	turn       atomic.Uint32 // whom to ask where the leader is not known
+	started    atomic.Bool   // meta is there
+	entered    atomic.Bool   // this node is a member, with all of the past applied
+
+	idMu sync.Mutex // guards id
+	id   identity
 
 	stop   context.CancelFunc
 	done   context.Context // ends with stop
@@ -69,8 +85,9 @@ type Cluster struct {
 
 // Open starts the node's part. When it returns, View shows all that was
 // committed before, this node is a member, and calls are served; streams get
-// their leaders meanwhile (AwaitLeaders).
-func Open(config Config) (*Cluster, error) {
+// their leaders meanwhile (AwaitLeaders). A node that needs others waits for
+// them as long as ctx.
+func Open(ctx context.Context, config Config) (*Cluster, error) {
 	if config.Log == nil {
 		config.Log = hclog.NewNullLogger()
 	}
@@ -80,51 +97,130 @@ func Open(config Config) (*Cluster, error) {
 	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}
-	id, err := openIdentity(config.Dir, config.Node)
+	c, err := prepare(config)
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{config: config, id: id, log: config.Log.Named("cluster"), prover: newProver()}
-	c.failure.ch = make(chan struct{})
-	c.done, c.stop = context.WithCancel(context.Background())
-	if err := c.start(); err != nil {
+	if config.Network != nil {
+		config.Network.Open(c)
+	}
+	if err := c.belong(ctx); err != nil {
+		c.stop()
+		return nil, err
+	}
+	if err := c.start(ctx); err != nil {
 		c.stop()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Cluster) start() error {
-	log := c.config.Log.Named("raft")
-	store, err := openStore(c.config.Dir, calm{log, true}, c.fail)
+// prepare makes a Cluster that can answer knocks.
+func prepare(config Config) (*Cluster, error) {
+	join := config.Network != nil && !config.Joins.alone()
+	id, err := openIdentity(config.Dir, config.Node, join)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{
+		config: config, boot: draw(), id: id, log: config.Log.Named("cluster"), prover: newProver(),
+		creates: newCreates(), wishes: newWishes(config.Node), ends: newEnds(), voters: newVoters(),
+	}
+	if c.book, err = openBook(config.Dir); err != nil {
+		return nil, err
+	}
+	c.failure.ch = make(chan struct{})
+	c.done, c.stop = context.WithCancel(context.Background())
+	c.coord = newCoordinator(c)
+	c.presence = newPresence(c.see)
+	log := config.Log.Named("raft")
+	c.meta = &metaraft{
+		node: config.Node, log: log, failed: c.fail, leads: make(chan bool, 16), transport: aloneTransport(config.Node),
+	}
+	if config.Network != nil {
+		c.meta.transport = raftTransport(config.Network, config.Node, log)
+	}
+	c.meta.view.Store(catalog.New())
+	c.meta.told.add(c.coord.changed)
+	c.meta.told.add(c.wishes.changed)
+	c.meta.told.add(c.nodesChanged)
+	c.methods = map[uint16]serve{
+		methodPropose: method(c.proposeHere), methodCreate: method(c.createHere), methodCreateSuper: method(c.createSuperHere),
+		methodAwait: method(c.awaitHere), methodOver: method(c.overHere), methodEnter: method(c.enterHere),
+		methodTransfer: method(c.transferHere), methodRemove: method(c.removeHere), methodMembers: method(c.overviewHere),
+		methodBarrier: method(c.barrierHere),
+	}
+	return c, c.certify()
+}
+
+// certify gives a cluster that is being founded by one node the id that its
+// certificate names, and refuses a certificate of another cluster.
+func (c *Cluster) certify() error {
+	if c.config.Network == nil {
+		return nil
+	}
+	cluster, err := c.config.Network.Certified()
+	if err != nil || cluster == "" {
+		return err
+	}
+	switch id := c.identity(); {
+	case id.Cluster == "" || id.Cluster == cluster:
+		return nil
+	case id.Founding:
+		return c.changeIdentity(func(id *identity) { id.Cluster = cluster })
+	default:
+		return fmt.Errorf("%w: node %q is of cluster %s, its certificate of %s; issue one for its cluster (millrace cert issue)",
+			ErrOtherCluster, id.Node, id.Cluster, cluster)
+	}
+}
+
+func (c *Cluster) start(ctx context.Context) error {
+	store, err := openStore(c.config.Dir, calm{c.meta.log, true}, c.fail)
 	if err != nil {
 		return err
 	}
-	c.meta = &metaraft{
-		node: c.config.Node, store: store, transport: c.config.Transport, log: log, failed: c.fail, leads: make(chan bool, 16),
+	c.meta.store = store
+	for _, node := range c.book.nodes() {
+		c.expect(node)
 	}
-	if c.meta.transport == nil {
-		c.meta.transport = aloneTransport(c.config.Node)
-	}
-	if err := c.meta.open(aloneTiming, c.id.Founding); err != nil {
+	t, b := c.begins()
+	if err := c.meta.open(t, b); err != nil {
 		return errors.Join(err, store.close())
 	}
-	c.coord = newCoordinator(c)
-	c.creates, c.wishes = newCreates(), newWishes(c.config.Node)
-	c.meta.told.add(c.coord.changed)
-	c.meta.told.add(c.wishes.changed)
+	c.started.Store(true)
 	c.tasks.Go(c.lead)
 	c.tasks.Go(c.create)
 	c.tasks.Go(c.carry)
-	ctx, cancel := context.WithTimeout(c.done, openPatience)
-	defer cancel()
+	c.tasks.Go(c.carryEnds)
+	c.tasks.Go(c.tend)
+	if c.config.Network == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, openPatience)
+		defer cancel()
+	}
 	if err := c.enter(ctx); err != nil {
 		return errors.Join(err, c.Close())
 	}
 	return nil
 }
 
-// openPatience bounds the wait for a raft leader at the start.
+// begins says how raft starts.
+func (c *Cluster) begins() (timing, beginning) {
+	t, b := aloneTiming, founded
+	id := c.identity()
+	if id.Together {
+		t = togetherTiming
+	}
+	switch {
+	case id.Founding:
+		b = founding
+	case id.Joining:
+		b = joining
+	}
+	return t, b
+}
+
+// openPatience bounds the wait of a node that needs nobody else.
 const openPatience = 30 * time.Second
 
 // aloneTransport connects raft to nobody.
@@ -133,54 +229,6 @@ func aloneTransport(node protocol.NodeID) func() (raft.Transport, error) {
 		_, t := raft.NewInmemTransport(raft.ServerAddress(node))
 		return t, nil
 	}
-}
-
-// enter waits until this node leads the metadata with all of the past applied,
-// and makes it a member. A cluster that is being founded gets its first virtual
-// host and users.
-func (c *Cluster) enter(ctx context.Context) error {
-	if err := c.barrier(ctx); err != nil {
-		return err
-	}
-	var bodies []catalog.Body
-	if c.id.Founding {
-		bodies = append(bodies, c.first()...)
-	}
-	self := &catalog.PutNode{
-		ID: c.config.Node, Disk: c.id.Disk, Endpoints: c.config.Endpoints, Rack: c.config.Rack, Version: c.config.Version,
-	}
-	if old, ok := c.View().Node(self.ID); !ok || old.Disk != self.Disk || old.Endpoints != self.Endpoints ||
-		old.Rack != self.Rack || old.Version != self.Version {
-		bodies = append(bodies, self)
-	}
-	results, err := c.proposeAll(ctx, bodies)
-	if err != nil {
-		return err
-	}
-	for i, r := range results {
-		err := r.Err()
-		if err != nil && !errors.Is(err, catalog.ErrVHostExists) && !errors.Is(err, catalog.ErrUserExists) {
-			return fmt.Errorf("enter cluster: command %d of %d: %w", i+1, len(results), err)
-		}
-	}
-	if c.id.Founding {
-		c.id.Founding = false
-		c.log.Info("cluster founded", "cluster", c.id.Cluster, "node", c.config.Node)
-		return c.id.write(c.config.Dir)
-	}
-	return nil
-}
-
-// first is what a new cluster begins with. A founding that was cut short is
-// done again: what is there already is refused and left as it is.
-func (c *Cluster) first() []catalog.Body {
-	bodies := []catalog.Body{&catalog.CreateVHost{Name: defaultVHost}}
-	for _, u := range c.config.Users {
-		bodies = append(bodies,
-			&catalog.PutUser{Name: u.Name, Hash: u.Hash, Tags: u.Tags, New: true},
-			&catalog.SetPermission{VHost: defaultVHost, User: u.Name, Configure: ".*", Write: ".*", Read: ".*"})
-	}
-	return bodies
 }
 
 // View is the catalog as this node knows it now. It must not be changed.
@@ -194,7 +242,7 @@ func (c *Cluster) Subscribe(told func([]catalog.Change)) (cancel func()) {
 }
 
 // ID returns the cluster's id.
-func (c *Cluster) ID() string { return c.id.Cluster }
+func (c *Cluster) ID() string { return c.identity().Cluster }
 
 // Node returns this node's name.
 func (c *Cluster) Node() protocol.NodeID { return c.config.Node }
@@ -223,33 +271,40 @@ func (c *Cluster) fail(err error) {
 // AwaitLeaders waits until every stream that View shows now has a leader that
 // says it leads, or is gone, or is known to be stuck.
 func (c *Cluster) AwaitLeaders(ctx context.Context) error {
+	_, err := atLeader(ctx, c, methodAwait, nothing{}, c.awaitHere)
+	return err
+}
+
+func (c *Cluster) awaitHere(ctx context.Context, _ nothing) (nothing, error) {
 	var streams []chunk.Incarnation
 	for s := range c.View().Streams() {
 		streams = append(streams, s.Incarnation)
 	}
-	return c.coord.awaitAll(ctx, streams)
+	return nothing{}, c.coord.awaitAll(ctx, streams)
 }
 
 // LeaderOver tells that the replica on this node does not lead the epoch any
 // more; the stream gets a new one.
 func (c *Cluster) LeaderOver(stream chunk.Incarnation, epoch chunk.Epoch) {
-	c.coord.over(stream, epoch)
+	c.ends.add(ended{Stream: stream, Epoch: epoch})
 }
 
 // LeaderYields tells that the replica on this node, which is to go, has handed
 // the stream over to its heir for good and leads no more (D3, D4).
 func (c *Cluster) LeaderYields(stream chunk.Incarnation, epoch chunk.Epoch, heir protocol.NodeID) {
-	c.coord.post(func(view *catalog.State, sight *catalog.Sight) {
-		if s, ok := view.Incarnation(stream); ok {
-			sight.HandedOver(s, epoch, heir)
-		}
-	}, stream)
+	c.ends.add(ended{stream, epoch, heir})
 }
 
-// See notes whether a node answers, as gossip and the link find it. It is a
-// hint: streams led by a node that is gone get another leader, and new ones go
-// elsewhere.
-func (c *Cluster) See(node protocol.NodeID, presence catalog.Presence) { c.coord.see(node, presence) }
+// see notes whether a node answers. It is a hint: streams led by a node that is
+// gone get another leader, and new ones go elsewhere.
+func (c *Cluster) see(node protocol.NodeID, presence catalog.Presence) {
+	if node == c.config.Node {
+		return
+	}
+	c.log.Info("a node is "+presence.String(), "node", node)
+	c.coord.see(node, presence)
+	c.voters.nudge()
+}
 
 // Close stops this node's part in order; the next Open finds all again.
 func (c *Cluster) Close() (err error) {

@@ -220,7 +220,7 @@ func TestOpen_finishesAFounding(t *testing.T) {
 	for _, step := range []string{"identity only", "raft is empty", "commands in part"} {
 		t.Run(step, func(t *testing.T) {
 			dir := t.TempDir()
-			id, err := openIdentity(dir, "n1")
+			id, err := openIdentity(dir, "n1", false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -277,7 +277,7 @@ func TestOpen_refusesWhatDoesNotFit(t *testing.T) {
 			if err := row.spoil(dir); err != nil {
 				t.Fatal(err)
 			}
-			c, err := Open(Config{Dir: dir, Node: "n1", Fencer: newReplicas(newDisk(), 1)})
+			c, err := Open(context.Background(), Config{Dir: dir, Node: "n1", Fencer: newReplicas(newDisk(), 1)})
 			if err == nil {
 				c.Close()
 			}
@@ -289,7 +289,7 @@ func TestOpen_refusesWhatDoesNotFit(t *testing.T) {
 }
 
 func rewriteIdentity(dir string, f func(*identity)) error {
-	id, err := openIdentity(dir, "n1")
+	id, err := openIdentity(dir, "n1", false)
 	if err != nil {
 		return err
 	}
@@ -300,7 +300,7 @@ func rewriteIdentity(dir string, f func(*identity)) error {
 func TestOpen_refusesAStoreInUse(t *testing.T) {
 	dir := t.TempDir()
 	open(t, dir, newReplicas(newDisk(), 1))
-	if _, err := Open(Config{Dir: dir, Node: "n1", Fencer: newReplicas(newDisk(), 1)}); err == nil || !strings.Contains(err.Error(), "in use") {
+	if _, err := Open(context.Background(), Config{Dir: dir, Node: "n1", Fencer: newReplicas(newDisk(), 1)}); err == nil || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("a second node on the same directory: %v", err)
 	}
 }

@@ -75,6 +75,7 @@ func (c *Cluster) lead() {
 				ctx, cancel := context.WithCancel(c.done)
 				end = cancel
 				reign.Go(func() { c.coord.run(ctx) })
+				reign.Go(func() { c.voters.run(ctx, c) })
 			}
 		case <-c.done.Done():
 			end()
@@ -131,26 +132,33 @@ func (k *coordinator) nudge() {
 }
 
 // post hands the outcome of a call to the loop.
-func (k *coordinator) post(event func(*catalog.State, *catalog.Sight), streams ...chunk.Incarnation) {
+func (k *coordinator) post(event func(*catalog.State, *catalog.Sight), streams ...chunk.Incarnation) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.running {
-		return
+		return false
 	}
 	k.events = append(k.events, event)
 	for _, i := range streams {
 		k.dirty[i] = struct{}{}
 	}
 	k.nudge()
+	return true
 }
 
-// over notes that a leader does not lead any more.
-func (k *coordinator) over(i chunk.Incarnation, e chunk.Epoch) {
-	k.post(func(view *catalog.State, sight *catalog.Sight) {
-		if s, ok := view.Incarnation(i); ok {
-			sight.Over(s, e)
+// over notes that a leader does not lead any more; false if nobody coordinates
+// here.
+func (k *coordinator) over(x ended) bool {
+	return k.post(func(view *catalog.State, sight *catalog.Sight) {
+		s, ok := view.Incarnation(x.Stream)
+		switch {
+		case !ok:
+		case x.Heir != "":
+			sight.HandedOver(s, x.Epoch, x.Heir)
+		default:
+			sight.Over(s, x.Epoch)
 		}
-	}, i)
+	}, x.Stream)
 }
 
 // see notes whether a node is there. What it holds is looked at again.
@@ -159,6 +167,12 @@ func (k *coordinator) see(node protocol.NodeID, presence catalog.Presence) {
 	k.gone[node] = presence == catalog.Gone
 	k.mu.Unlock()
 	k.post(func(_ *catalog.State, sight *catalog.Sight) { sight.See(node, presence) }, k.held(node)...)
+}
+
+// restarted notes that a node runs anew: whether its replicas lead is asked
+// again.
+func (k *coordinator) restarted(node protocol.NodeID) {
+	k.post(func(view *catalog.State, sight *catalog.Sight) { sight.Restarted(view, node) }, k.held(node)...)
 }
 
 // isUp says whether a node may be given something new.
@@ -194,6 +208,10 @@ func (k *coordinator) expect(orStuck bool, streams ...chunk.Incarnation) []*wait
 	list := make([]*waiter, len(streams))
 	for n, i := range streams {
 		list[n] = &waiter{released: make(chan error, 1), orStuck: orStuck}
+		if !k.running {
+			list[n].released <- errElsewhere
+			continue
+		}
 		k.waiters[i] = append(k.waiters[i], list[n])
 		k.touch(i)
 	}
@@ -289,6 +307,14 @@ func (k *coordinator) begin(running bool) {
 	k.running = running
 	clear(k.dirty)
 	k.events = nil
+	if !running { // whoever waits asks the next leader
+		for _, waiters := range k.waiters {
+			for _, w := range waiters {
+				w.released <- errElsewhere
+			}
+		}
+		clear(k.waiters)
+	}
 	if running {
 		gone := maps.Clone(k.gone)
 		k.events = append(k.events, func(_ *catalog.State, sight *catalog.Sight) {

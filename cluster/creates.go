@@ -29,9 +29,8 @@ type creates struct {
 // creation is one create and its answer.
 type creation struct {
 	request CreateStream
-	// answered is closed when made and err are set.
+	// answered is closed when err is set.
 	answered chan struct{}
-	made     chunk.Incarnation
 	err      error
 }
 
@@ -40,20 +39,20 @@ func newCreates() *creates { return &creates{queue: make(chan *creation, creates
 // ask queues a create and waits until it is in the catalog, or refused. Once
 // queued it is not given up before its command is, so that a stream is never
 // made for nobody.
-func (q *creates) ask(ctx, stopped context.Context, request CreateStream) (chunk.Incarnation, error) {
+func (q *creates) ask(ctx, stopped context.Context, request CreateStream) error {
 	x := &creation{request: request, answered: make(chan struct{})}
 	select {
 	case q.queue <- x:
 	case <-ctx.Done():
-		return 0, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+		return fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 	case <-stopped.Done():
-		return 0, ErrStopped
+		return ErrStopped
 	}
 	select {
 	case <-x.answered:
-		return x.made, x.err
+		return x.err
 	case <-stopped.Done():
-		return 0, ErrStopped
+		return ErrStopped
 	}
 }
 
@@ -109,7 +108,7 @@ func (c *Cluster) createBatch(batch []*creation) {
 	result, err := c.Propose(ctx, command)
 	for i, x := range asked {
 		if x.err = err; err == nil {
-			x.made, x.err = result.Outcomes[i].Incarnation, result.Outcomes[i].Err()
+			x.err = result.Outcomes[i].Err()
 		}
 	}
 }
@@ -117,16 +116,15 @@ func (c *Cluster) createBatch(batch []*creation) {
 // newStream draws an incarnation and chooses nodes. A name that is taken is
 // left to the command to refuse, even if no node could hold it.
 func (c *Cluster) newStream(placer *catalog.Placer, request CreateStream) (catalog.NewStream, error) {
-	incarnation := drawIncarnation()
 	place, err := placer.Place(catalog.Wanted{
-		Arguments: request.Arguments, Local: request.Local, Salt: uint64(incarnation),
+		Arguments: request.Arguments, Local: request.Local, Salt: uint64(request.Incarnation),
 	})
 	if _, taken := c.View().Stream(request.VHost, request.Name); err != nil && !taken {
 		return catalog.NewStream{}, err
 	}
 	return catalog.NewStream{
 		VHost: request.VHost, Name: request.Name, Arguments: request.Arguments, Creator: request.Creator,
-		Incarnation: incarnation, Replicas: place.Replicas, Preferred: place.Leader,
+		Incarnation: request.Incarnation, Replicas: place.Replicas, Preferred: place.Leader,
 	}, nil
 }
 

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +16,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/millrace/millrace/cluster/catalog"
-	"github.com/millrace/millrace/replication/protocol"
 )
 
 // brokenStore fails writes while broken is set, and its first writes with full.
@@ -184,7 +184,7 @@ func TestCluster_unknownCommandStopsTheNode(t *testing.T) {
 	}
 	c.Close()
 	// The next start meets it again and says so.
-	if c, err := Open(Config{Dir: dir, Node: "n1", Fencer: newReplicas(newDisk(), 1)}); !errors.Is(err, catalog.ErrUnknownCommand) {
+	if c, err := Open(context.Background(), Config{Dir: dir, Node: "n1", Fencer: newReplicas(newDisk(), 1)}); !errors.Is(err, catalog.ErrUnknownCommand) {
 		t.Errorf("the next start: %v", err)
 		if err == nil {
 			c.Close()
@@ -194,7 +194,7 @@ func TestCluster_unknownCommandStopsTheNode(t *testing.T) {
 
 func TestMachine_refusesASnapshotOfALaterVersion(t *testing.T) {
 	var reason error
-	m := &machine{view: new(atomic.Pointer[catalog.State]), told: &listeners{}, failed: func(err error) { reason = err }, state: catalog.New()}
+	m := &machine{view: new(atomic.Pointer[catalog.State]), shown: new(watermark), told: &listeners{}, failed: func(err error) { reason = err }, state: catalog.New()}
 	later := io.NopCloser(strings.NewReader(`{"format":99}`))
 	if err := m.Restore(later); !errors.Is(err, catalog.ErrNewerVersion) || !errors.Is(reason, catalog.ErrNewerVersion) {
 		t.Errorf("restore: %v, told %v", err, reason)
@@ -217,13 +217,13 @@ func TestMachine_holdsTheViewWhileItCatchesUp(t *testing.T) {
 	l := &listeners{}
 	l.add(func([]catalog.Change) { told++ })
 	fail := func(err error) { t.Error(err) }
-	first := &machine{view: view, told: l, failed: fail, state: catalog.New()}
+	first := &machine{view: view, shown: new(watermark), told: l, failed: fail, state: catalog.New()}
 	for i, name := range []string{"a", "b", "c"} {
 		first.Apply(entry(uint64(i+1), name))
 	}
 	published := view.Load()
 	told = 0
-	second := &machine{view: view, told: l, failed: fail, state: catalog.New(), hold: first.applied}
+	second := &machine{view: view, shown: new(watermark), told: l, failed: fail, state: catalog.New(), hold: first.applied}
 	for i, name := range []string{"a", "b"} {
 		second.Apply(entry(uint64(i+1), name))
 		if view.Load() != published || told != 0 {
@@ -271,82 +271,4 @@ func TestReopen_keepsAll(t *testing.T) {
 	if s, _ := c.View().Stream("/", "s1"); s.Epoch != 1 {
 		t.Errorf("a reopening of the metadata cost stream s1 its epoch: %d", s.Epoch)
 	}
-}
-
-// Two voters: the second has all, in the same order, and one alone takes
-// nothing.
-func TestReopen_secondVoterJoins(t *testing.T) {
-	network := newNetwork()
-	c, err := Open(Config{Dir: t.TempDir(), Node: "n1", Fencer: newReplicas(newDisk(), 1), Transport: network.join("n1")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	create(t, c, "before")
-	if err := c.meta.reopen(togetherTiming); err != nil {
-		t.Fatal(err)
-	}
-	second := startFollower(t, network, "n2")
-	if err := c.barrier(within(t)); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.meta.instance().AddVoter("n2", "n2", 0, patience).Error(); err != nil {
-		t.Fatal(err)
-	}
-	create(t, c, "after")
-	if err := c.barrier(within(t)); err != nil {
-		t.Fatal(err)
-	}
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for string(second.view.Load().Encode()) != string(c.View().Encode()) {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("the second voter has %s\nthe first %s", second.view.Load().Encode(), c.View().Encode())
-		}
-	}
-}
-
-// network joins in-memory transports by name.
-type network struct {
-	all map[raft.ServerAddress]*raft.InmemTransport
-}
-
-func newNetwork() *network { return &network{map[raft.ServerAddress]*raft.InmemTransport{}} }
-
-// join makes the transports of a node; a later one replaces the one before.
-func (n *network) join(node protocol.NodeID) func() (raft.Transport, error) {
-	return func() (raft.Transport, error) {
-		addr := raft.ServerAddress(node)
-		_, t := raft.NewInmemTransport(addr)
-		for other, o := range n.all {
-			if other != addr {
-				o.Connect(addr, t)
-				t.Connect(other, o)
-			}
-		}
-		n.all[addr] = t
-		return t, nil
-	}
-}
-
-// startFollower runs raft alone, as a node that waits to be added.
-func startFollower(t *testing.T, n *network, node protocol.NodeID) *metaraft {
-	t.Helper()
-	s, err := openStore(t.TempDir(), nullLog, func(err error) { t.Error(err) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &metaraft{node: node, store: s, log: nullLog, failed: func(err error) { t.Error(err) }, leads: make(chan bool, 16), transport: n.join(node)}
-	transport, err := m.transport()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.start(togetherTiming, transport, 0); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.close() })
-	return m
 }

@@ -120,7 +120,7 @@ func within(t *testing.T) context.Context {
 // open starts a node in dir and closes it with the test, if it still runs.
 func open(t *testing.T, dir string, f Fencer) *Cluster {
 	t.Helper()
-	c, err := Open(Config{
+	c, err := Open(context.Background(), Config{
 		Dir: dir, Node: "n1", Endpoints: catalog.Endpoints{Stream: "localhost:5552"}, Fencer: f,
 		Users: []catalog.User{{Name: "guest", Hash: guestHash, Tags: []string{"administrator"}}},
 		Log:   hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: testLog{t}}),

@@ -1,6 +1,9 @@
 package cluster
 
 import (
+	"bytes"
+	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"sync"
@@ -15,6 +18,7 @@ import (
 // time; readers take the view.
 type machine struct {
 	view    *atomic.Pointer[catalog.State]
+	shown   *watermark // how far view is
 	told    *listeners
 	failed  func(error)
 	state   *catalog.State // of the applying goroutine
@@ -65,6 +69,7 @@ func (m *machine) publish(changes []catalog.Change) {
 		changes = catalog.Diff(m.view.Load(), m.state)
 	}
 	m.view.Store(m.state)
+	m.shown.reach(m.applied)
 	if len(changes) > 0 {
 		m.told.tell(changes)
 	}
@@ -80,7 +85,7 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	if m.broken != nil {
 		return nil, m.broken // the state lacks what could not be applied
 	}
-	return &frozen{m.state}, nil
+	return &frozen{m.state, m.applied}, nil
 }
 
 // Restore replaces the state by a snapshot.
@@ -90,23 +95,45 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	if err != nil {
 		return fmt.Errorf("read catalog snapshot: %w", err)
 	}
-	next, err := catalog.Restore(b)
+	index, body := unframe(b)
+	next, err := catalog.Restore(body)
 	if err != nil {
 		m.stop(err)
 		return err
 	}
 	before := m.state
-	m.state = next
+	m.state, m.applied = next, index
 	if m.hold == 0 {
 		m.publish(catalog.Diff(before, next))
 	}
 	return nil
 }
 
+// snapshotMagic begins a snapshot; the index of the last entry in it follows,
+// since raft does not tell Restore.
+const snapshotMagic = "MRCAT1\r\n"
+
+// unframe returns the index and the state of a snapshot. One that was made
+// before snapshots had an index is the state alone.
+func unframe(b []byte) (uint64, []byte) {
+	rest, framed := bytes.CutPrefix(b, []byte(snapshotMagic))
+	if !framed || len(rest) < 8 {
+		return 0, b
+	}
+	return binary.BigEndian.Uint64(rest), rest[8:]
+}
+
 // frozen is a state on its way to a snapshot file.
-type frozen struct{ state *catalog.State }
+type frozen struct {
+	state   *catalog.State
+	applied uint64
+}
 
 func (f *frozen) Persist(sink raft.SnapshotSink) error {
+	if _, err := sink.Write(binary.BigEndian.AppendUint64([]byte(snapshotMagic), f.applied)); err != nil {
+		sink.Cancel()
+		return fmt.Errorf("write catalog snapshot: %w", err)
+	}
 	if _, err := sink.Write(f.state.Encode()); err != nil {
 		sink.Cancel()
 		return fmt.Errorf("write catalog snapshot: %w", err)
@@ -145,4 +172,52 @@ func (l *listeners) add(told func([]catalog.Change)) (cancel func()) {
 		defer l.mu.Unlock()
 		delete(l.all, id)
 	}
+}
+
+// watermark is an index that grows and can be waited for.
+type watermark struct {
+	mu      sync.Mutex // guards the two below
+	index   uint64
+	reached chan struct{} // closed with the next growth; nil while nobody waits
+}
+
+func (w *watermark) reach(index uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if index <= w.index {
+		return
+	}
+	w.index = index
+	if w.reached != nil {
+		close(w.reached)
+		w.reached = nil
+	}
+}
+
+// await returns once the index is reached, or with the end of ctx.
+func (w *watermark) await(ctx context.Context, index uint64) error {
+	for {
+		w.mu.Lock()
+		if w.index >= index {
+			w.mu.Unlock()
+			return nil
+		}
+		if w.reached == nil {
+			w.reached = make(chan struct{})
+		}
+		reached := w.reached
+		w.mu.Unlock()
+		select {
+		case <-reached:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// at returns the index.
+func (w *watermark) at() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.index
 }

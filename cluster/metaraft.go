@@ -31,6 +31,9 @@ var (
 const (
 	// appendEntriesMax lets a burst of commands reach a follower in few frames.
 	appendEntriesMax = 512
+	// commitTimeout is how late followers may hear of a commit behind which
+	// nothing more comes; whoever changes the catalog through one waits for it.
+	commitTimeout = 20 * time.Millisecond
 	// snapshotThreshold and trailingLogs bound what a start has to apply again
 	// and what a follower can catch up with without a snapshot.
 	snapshotThreshold = 4_096
@@ -49,6 +52,7 @@ type metaraft struct {
 	transport func() (raft.Transport, error)
 	log       hclog.Logger
 	view      atomic.Pointer[catalog.State]
+	shown     watermark
 	told      listeners
 	failed    func(error)
 	// leads tells each gain and loss of raft's leadership, across instances.
@@ -66,14 +70,23 @@ type instance struct {
 	machine *machine
 }
 
-// open starts raft, founding a cluster of this node alone if found is set and
-// the store is empty.
-func (m *metaraft) open(t timing, found bool) error {
+// beginning is what an empty store means.
+type beginning int
+
+const (
+	founded beginning = iota // data was lost: it must hold what was founded
+	founding
+	joining // a leader will fill it
+)
+
+// open starts raft. On an empty store it founds a cluster of this node alone, or
+// waits for a leader, or is refused.
+func (m *metaraft) open(t timing, b beginning) error {
 	exists, err := raft.HasExistingState(m.store.logs, m.store.latched, m.store.snapshots)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look into raft store: %w", err)
-	case !exists && !found:
+	case !exists && b == founded:
 		return fmt.Errorf("%w: the raft store of node %q is empty, though its cluster was founded; put it back from a backup, "+
 			"or move the data directory away to start anew", ErrIdentity, m.node)
 	}
@@ -81,7 +94,7 @@ func (m *metaraft) open(t timing, found bool) error {
 	if err != nil {
 		return fmt.Errorf("open raft transport: %w", err)
 	}
-	if !exists {
+	if !exists && b == founding {
 		self := raft.Configuration{Servers: []raft.Server{{ID: raft.ServerID(m.node), Address: transport.LocalAddr()}}}
 		if err := raft.BootstrapCluster(m.config(t), m.store.logs, m.store.latched, m.store.snapshots, transport, self); err != nil {
 			return fmt.Errorf("found cluster: %w", err)
@@ -97,6 +110,7 @@ func (m *metaraft) config(t timing) *raft.Config {
 	c.LocalID = raft.ServerID(m.node)
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = t.heartbeat, t.election, t.lease
 	c.BatchApplyCh = true
+	c.CommitTimeout = commitTimeout
 	c.MaxAppendEntries = appendEntriesMax
 	c.SnapshotThreshold, c.SnapshotInterval, c.TrailingLogs = snapshotThreshold, snapshotInterval, trailingLogs
 	c.NoLegacyTelemetry = true
@@ -111,7 +125,7 @@ func (m *metaraft) start(t timing, transport raft.Transport, hold uint64) error 
 		m.view.Store(catalog.New())
 	}
 	m.store.latched.alone.Store(t == aloneTiming)
-	machine := &machine{view: &m.view, told: &m.told, failed: m.failed, state: catalog.New(), hold: hold}
+	machine := &machine{view: &m.view, shown: &m.shown, told: &m.told, failed: m.failed, state: catalog.New(), hold: hold}
 	r, err := raft.NewRaft(m.config(t), machine, m.store.logs, m.store.latched, m.store.snapshots, transport)
 	if err != nil {
 		if machine.broken != nil {

@@ -12,9 +12,6 @@ import (
 	"github.com/millrace/millrace/segstore/chunk"
 )
 
-// retryPause is between two attempts to reach the raft leader.
-const retryPause = 10 * time.Millisecond
-
 // Propose has one command carried out and returns its answer. An attempt whose
 // outcome stays unknown is repeated under the same request id, so the command
 // is carried out once. The error is about reaching the metadata; refusals are
@@ -36,52 +33,31 @@ func (c *Cluster) do(ctx context.Context, body catalog.Body) error {
 	return result.Err()
 }
 
+// proposal is commands on their way to the leader.
+type proposal struct {
+	Commands [][]byte `json:"commands"`
+}
+
 // proposeAll has commands carried out in order, with one sync for all of them
 // if raft so pleases.
 func (c *Cluster) proposeAll(ctx context.Context, bodies []catalog.Body) ([]catalog.Result, error) {
-	commands := make([][]byte, len(bodies))
-	for i, body := range bodies {
+	var p proposal
+	for _, body := range bodies {
 		command := catalog.Command{Request: draw(), At: chunk.Timestamp(time.Now().UnixMilli()), Body: body}
-		commands[i] = command.Encode()
+		p.Commands = append(p.Commands, command.Encode())
 	}
-	for {
-		results, err := c.attempt(ctx, commands)
-		if err == nil {
-			return results, nil
-		}
-		if failure := c.Err(); failure != nil {
-			return nil, failure // raft's own errors don't wrap the store's
-		}
-		if !retryable(err) {
-			return nil, err
-		}
-		if err := c.pause(ctx, err); err != nil {
+	return atLeader(ctx, c, methodPropose, p, c.proposeHere)
+}
+
+// proposeHere is proposeAll on the leader. What it would not understand itself
+// it does not let in, since every node would stop at it.
+func (c *Cluster) proposeHere(ctx context.Context, p proposal) ([]catalog.Result, error) {
+	for _, command := range p.Commands {
+		if _, err := catalog.Decode(command); err != nil {
 			return nil, err
 		}
 	}
-}
-
-// pause waits before a further attempt; cause says what the last one met.
-func (c *Cluster) pause(ctx context.Context, cause error) error {
-	timer := time.NewTimer(retryPause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w (last attempt: %w)", ErrUnavailable, ctx.Err(), cause)
-	case <-c.failure.ch:
-		return c.Err()
-	case <-c.done.Done():
-		return ErrStopped
-	}
-}
-
-// retryable: the command was not taken, or nobody knows whether it was.
-func retryable(err error) bool {
-	return errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost) ||
-		errors.Is(err, raft.ErrEnqueueTimeout) || errors.Is(err, raft.ErrLeadershipTransferInProgress) ||
-		errors.Is(err, raft.ErrRaftShutdown) || errors.Is(err, raft.ErrAbortedByRestore)
+	return c.attempt(ctx, p.Commands)
 }
 
 // enqueueTimeout bounds the wait for a place in raft's queue, not for the

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -20,7 +21,7 @@ func TestOpen_tenThousandStreams(t *testing.T) {
 		command := &catalog.CreateStreams{}
 		placer := catalog.NewPlacer(c.View(), c.coord.isUp)
 		for i := range batch {
-			s, err := c.newStream(placer, CreateStream{VHost: "/", Name: fmt.Sprintf("s%d", first+i)})
+			s, err := c.newStream(placer, CreateStream{Incarnation: drawIncarnation(), VHost: "/", Name: fmt.Sprintf("s%d", first+i)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -58,7 +59,7 @@ func TestOpen_tenThousandStreams(t *testing.T) {
 
 // BenchmarkCreateStream is a create with its leader, sixteen in flight.
 func BenchmarkCreateStream(b *testing.B) {
-	c, err := Open(Config{Dir: b.TempDir(), Node: "n1", Fencer: newReplicas(newDisk(), 1)})
+	c, err := Open(context.Background(), Config{Dir: b.TempDir(), Node: "n1", Fencer: newReplicas(newDisk(), 1)})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -86,7 +87,7 @@ func BenchmarkCreateStream(b *testing.B) {
 // BenchmarkOpen is a whole start of the metadata on an empty directory.
 func BenchmarkOpen(b *testing.B) {
 	for b.Loop() {
-		c, err := Open(Config{Dir: b.TempDir(), Node: "n1", Fencer: newReplicas(newDisk(), 1)})
+		c, err := Open(context.Background(), Config{Dir: b.TempDir(), Node: "n1", Fencer: newReplicas(newDisk(), 1)})
 		if err != nil {
 			b.Fatal(err)
 		}

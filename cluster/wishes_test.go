@@ -14,7 +14,7 @@ import (
 // Only n1 takes part in raft; the fake replicas answer for all.
 func openThree(t *testing.T, registered func(chunk.Incarnation, chunk.Epoch, protocol.Registration)) *Cluster {
 	t.Helper()
-	c, err := Open(Config{Dir: t.TempDir(), Node: "n1", Fencer: newReplicas(newDisk(), 1), Registered: registered})
+	c, err := Open(context.Background(), Config{Dir: t.TempDir(), Node: "n1", Fencer: newReplicas(newDisk(), 1), Registered: registered})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestSee_goneNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, c, "n3 leads", func(*catalog.State) bool { return stream(c).Leader.Node == "n3" })
-	c.See("n3", catalog.Gone)
+	c.see("n3", catalog.Gone)
 	eventually(t, c, "another leads", func(*catalog.State) bool { return stream(c).Led() && stream(c).Leader.Node != "n3" })
 	two, _ := catalog.ParseArguments(map[string]string{"initial-cluster-size": "2"})
 	if err := c.CreateStream(ctx, CreateStream{VHost: "/", Name: "t", Arguments: two}); err != nil {
@@ -182,5 +182,5 @@ func TestSee_goneNode(t *testing.T) {
 	if _, ok := s.Replica("n3"); ok {
 		t.Error("a new stream went to a node that is gone")
 	}
-	c.See("n3", catalog.Up)
+	c.see("n3", catalog.Up)
 }

@@ -48,7 +48,7 @@ var house = []room{
 	{path: "replication/link", question: "how do nodes talk?",
 		may: []string{"segstore/chunk", "replication/protocol"}, reason: "the link carries messages of the protocol and decides nothing"},
 	{path: "cluster", libraries: "any", question: "who is here, and who leads?",
-		may: []string{"segstore/chunk", "cluster/catalog", "replication/protocol"}, reason: "the metadata plane never touches a log: no message and no stored offset passes through it"},
+		may: []string{"segstore/chunk", "cluster/catalog", "replication/protocol"}, testsMay: []string{"replication/link"}, reason: "the metadata plane never touches a log: no message and no stored offset passes through it"},
 	{path: "replication", question: "run this node's replicas: one short turn for each event",
 		may:      []string{"segstore/chunk", "tracking", "segstore", "replication/protocol"},
 		reason:   "replicas take assignments as values; where these come from is joined in cmd",

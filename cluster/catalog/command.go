@@ -108,6 +108,7 @@ func init() { // the registration table
 	enter[PutNode]()
 	enter[MarkNode]()
 	enter[RemoveNode]()
+	enter[GiveUpNodes]()
 	enter[CreateVHost]()
 	enter[DeleteVHost]()
 	enter[PutUser]()

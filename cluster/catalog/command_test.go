@@ -44,6 +44,8 @@ func story() []Body {
 		&CreateVHost{Name: "/"},
 		&PutNode{ID: "n1", Disk: "d1", Endpoints: Endpoints{"h1:5552", "h1:5551", "h1:7080", "h1:7081", "h1:7946"}, Rack: "r", Version: "0.1.0"},
 		&PutNode{ID: "n2", Disk: "d2"},
+		&GiveUpNodes{Keep: "n1"},
+		&PutNode{ID: "n2", Disk: "d2"},
 		&PutNode{ID: "n3", Disk: "d3"},
 		&PutUser{Name: "ada", Hash: "$argon2id$x", Tags: []string{"administrator"}, New: true},
 		&PutUser{Name: "bob", Hash: "h"},

@@ -135,3 +135,44 @@ func (s *Stream) place() protocol.NodeID {
 	}
 	return s.Preferred
 }
+
+// GiveUpNodes goes on with one node alone, after the others were lost for good
+// and with them the majority. It forgets them, and every stream of which the
+// node has no replica; of the others its replica is the only one and counts,
+// whatever it was. What was confirmed by the lost ones alone is lost.
+type GiveUpNodes struct {
+	Keep protocol.NodeID `json:"keep"`
+}
+
+func (*GiveUpNodes) kind() string { return "nodes.give-up" }
+
+func (c *GiveUpNodes) apply(e *edit) []Outcome {
+	if !e.member(c.Keep) {
+		return one(refuse(ErrNodeMissing, "%q", c.Keep))
+	}
+	before := e.State
+	for old := range before.Streams() {
+		kept, ok := old.Replica(c.Keep)
+		if !ok {
+			e.dropStream(old)
+			continue
+		}
+		if len(old.Replicas) == 1 && kept.Voter && !kept.Aside {
+			continue
+		}
+		s, _ := e.modify(old.Incarnation)
+		kept.Voter, kept.Leaving, kept.Aside = true, false, false
+		s.Replicas = []Replica{kept}
+		s.ConfigVersion++
+		s.Epoch++
+		s.Leader, s.Preferred, s.Target = Leader{}, c.Keep, ""
+		e.putStream(s)
+	}
+	for n := range before.Nodes() {
+		if n.ID != c.Keep {
+			e.nodes = e.nodes.remove(n.ID)
+			e.nodeChanged(n.ID)
+		}
+	}
+	return one(nil)
+}

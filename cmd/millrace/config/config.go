@@ -143,6 +143,9 @@ func Dev() Config {
 
 var duplicatePolicies = []string{"takeover", "refuse", "share"}
 
+// nodesMax bounds the nodes of a cluster.
+const nodesMax = 255
+
 var logLevels = []string{"trace", "debug", "info", "warn", "error", "off"}
 
 // Validate returns every problem at once, each naming its key.
@@ -191,11 +194,19 @@ func (c Config) Validate() error {
 			bad(p.key, "%d is not from 0 to %d", p.percent, p.most)
 		}
 	}
-	if len(c.Join) > 0 {
-		bad("join", "this release runs one node by itself; take the key out (got %s)", strings.Join(c.Join, ", "))
+	for _, addr := range c.Join {
+		if problem := addressProblem(addr, false); problem != "" {
+			bad("join", "%q %s", addr, problem)
+		}
 	}
-	if c.BootstrapExpect != 1 {
-		bad("bootstrap.expect", "this release runs one node by itself; only 1 is possible, not %d", c.BootstrapExpect)
+	if c.BootstrapExpect < 1 || c.BootstrapExpect > nodesMax {
+		bad("bootstrap.expect", "%d is no number of nodes from 1 to %d", c.BootstrapExpect, nodesMax)
+	}
+	if !c.Clustered() && (len(c.Join) > 0 || c.BootstrapExpect > 1) {
+		bad("cluster.secret_file", "nodes that join or start a cluster together need it, or node.tls.cert, to know each other")
+	}
+	if c.BootstrapExpect > 1 && len(c.Join) == 0 {
+		bad("join", "%d nodes that start a cluster together find each other by it; give each the node.addr of the others", c.BootstrapExpect)
 	}
 	if given := c.NodeCert != ""; given != (c.NodeKey != "") || given != (c.NodeCA != "") {
 		bad("node.tls.cert", "node.tls.cert, node.tls.key and node.tls.ca come together")

@@ -152,10 +152,10 @@ func TestLoad_fileProblems(t *testing.T) {
 func TestValidate_saysEveryProblem(t *testing.T) {
 	c := Server()
 	c.DataDir, c.StreamAddr, c.AdvertisedPort = "", "5552", 70000
-	c.LogLevel, c.NodeName, c.BootstrapExpect = "loud", "a/b", 3
-	c.Join = []string{"n2:7946"}
+	c.LogLevel, c.NodeName, c.BootstrapExpect = "loud", "a/b", 300
+	c.Join = []string{"n2"}
 	err := c.Validate()
-	for _, key := range []string{"data.dir", "stream.addr", "advertised.port", "log.level", "node.name", "bootstrap.expect", "join"} {
+	for _, key := range []string{"data.dir", "stream.addr", "advertised.port", "log.level", "node.name", "bootstrap.expect", "join", "cluster.secret_file"} {
 		if err == nil || !strings.Contains(err.Error(), key+":") {
 			t.Errorf("%s is wrong, but the error does not say so: %v", key, err)
 		}

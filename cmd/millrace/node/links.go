@@ -1,5 +1,3 @@
-//lint:file-ignore U1000 rooms register as they come
-
 package node
 
 import (
@@ -21,9 +19,8 @@ import (
 // Requests between nodes are grouped by the high byte of their method.
 const (
 	groupCluster = 1 // metadata: cluster
-	groupBroker  = 2 // clients' commands that belong elsewhere
-	groupAdmin   = 3 // operators' requests
-	groupRepair  = 4 // segments, and whatever else replicas ask each other
+	// 2: clients' commands that belong elsewhere; 3: operators' requests; 4:
+	// segments, and whatever else replicas ask each other.
 	groupReplica = 5 // the coordinator's, to replicas
 )
 
@@ -81,6 +78,19 @@ func (n *Node) waiting(serve func(ctx context.Context, peer protocol.NodeID, met
 type handler struct {
 	*transport
 	*requests
+	linked func(node protocol.NodeID, up bool) // tells the metadata
+}
+
+// Up is one of link.Handler's.
+func (h handler) Up(peer protocol.NodeID) {
+	h.transport.Up(peer)
+	h.linked(peer, true)
+}
+
+// Down is one of link.Handler's.
+func (h handler) Down(peer protocol.NodeID, why error) {
+	h.transport.Down(peer, why)
+	h.linked(peer, false)
 }
 
 // openLinks opens the port between nodes, unless the node stays alone.
@@ -100,38 +110,18 @@ func (n *Node) openLinks(context.Context) error {
 	n.nodeAddress = reachable(n.config, n.config.NodeAddr, l)
 	refused := slowly{log: n.log.Named("link")}
 	n.mux, err = link.NewMux(link.MuxConfig{
-		Listener: l, Cluster: n.clusterID(), Node: protocol.NodeID(n.config.NodeName), Security: s,
-		Address: n.addressOf, Refused: refused.refused,
+		Listener: l, Node: protocol.NodeID(n.config.NodeName), Security: s,
+		Address: n.addressOf, Member: n.member, Knocked: n.knocked, Refused: refused.refused,
 	})
 	if err != nil {
 		return fmt.Errorf("open the port between nodes: %w", err)
 	}
-	n.links = link.New(n.mux, link.Config{}, handler{n.transport, &n.requests})
+	n.links = link.New(n.mux, link.Config{}, handler{n.transport, &n.requests, n.linked})
 	n.transport.open(n.links)
 	return nil
 }
 
-// clusterID is what the data directory says, "" if it says nothing yet.
-func (n *Node) clusterID() string {
-	id, err := n.identity()
-	if err != nil {
-		return ""
-	}
-	return id.Cluster
-}
-
-// errNoAddress: nobody has told where a node listens.
-var errNoAddress = errors.New("the node's address is not known")
-
-// addressOf says where a node listens for others.
-func (n *Node) addressOf(node protocol.NodeID) (string, error) {
-	if c := n.metadata.now(); c != nil {
-		if m, ok := c.View().Node(node); ok && m.Endpoints.Node != "" {
-			return m.Endpoints.Node, nil
-		}
-	}
-	return "", fmt.Errorf("%w: %s", errNoAddress, node)
-}
+var errStarting = errors.New("the node is starting")
 
 // reachable is where other nodes find a listener: its host as configured, or
 // the advertised one where that is every address.

@@ -60,6 +60,8 @@ type Node struct {
 	transport *transport
 	// requests are other nodes', by the room that they are for.
 	requests requests
+	// host is the metadata as other nodes reach it; nil before it opens.
+	host atomic.Pointer[cluster.Host]
 	// nodeAddress is where other nodes find this one.
 	nodeAddress string
 	broker      *broker.Broker
@@ -132,7 +134,6 @@ func (n *Node) listen(context.Context) error {
 const identityFile = "node.json"
 
 type identity struct {
-	Cluster  string `json:"cluster"`
 	Node     string `json:"node"`
 	Founding bool   `json:"founding"`
 }
@@ -216,21 +217,23 @@ func (n *Node) scrub() {
 func (n *Node) openCluster(ctx context.Context) error {
 	fences := fencer{n.residents, n.transport}
 	n.requests.handle(groupReplica, n.waiting(fences.serve))
-	meta, err := cluster.Open(cluster.Config{
+	config := cluster.Config{
 		Dir: n.config.DataDir, Node: protocol.NodeID(n.config.NodeName), Version: n.version,
 		Endpoints: catalog.Endpoints{Stream: n.addresses.Advertised, HTTP: n.addresses.HTTP, Node: n.nodeAddress, Gossip: n.config.GossipAddr},
 		Users:     n.firstUsers(),
 		Fencer:    fences, Registered: n.residents.registered,
-		Log: n.log,
-	})
+		Joins: cluster.Joins{Addresses: n.config.Join, Expect: n.config.BootstrapExpect},
+		Log:   n.log,
+	}
+	if n.mux != nil {
+		config.Network = peers{n}
+	}
+	meta, err := cluster.Open(ctx, config)
 	if err != nil {
 		return fmt.Errorf("open the metadata: %w", err)
 	}
 	n.cluster = meta
 	n.metadata.open(meta)
-	if n.mux != nil {
-		n.mux.Belong(meta.ID())
-	}
 	n.serving.Go(func() {
 		select {
 		case <-meta.Failed():

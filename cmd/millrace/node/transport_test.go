@@ -77,12 +77,12 @@ func (c *company) start(id protocol.NodeID, l net.Listener, address func(protoco
 	b.fencer = fencer{n.residents, n.transport}
 	n.requests.handle(groupReplica, n.waiting(b.fencer.serve))
 	var err error
-	n.cluster, err = cluster.Open(cluster.Config{Dir: n.config.DataDir, Node: id, Fencer: b.fencer})
+	n.cluster, err = cluster.Open(c.context(), cluster.Config{Dir: n.config.DataDir, Node: id, Fencer: b.fencer})
 	c.must(err)
 	n.residents.follow(n.cluster)
 	n.mux, err = link.NewMux(link.MuxConfig{Listener: l, Cluster: "c", Node: id, Security: secret{}, Address: address})
 	c.must(err)
-	n.links = link.New(n.mux, link.Config{BackoffMin: 5 * time.Millisecond}, handler{n.transport, &n.requests})
+	n.links = link.New(n.mux, link.Config{BackoffMin: 5 * time.Millisecond}, handler{n.transport, &n.requests, func(protocol.NodeID, bool) {}})
 	n.transport.open(n.links)
 	c.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)

@@ -1,0 +1,243 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/replication/protocol"
+)
+
+type lostMajority struct {
+	left, there int
+	missing     []protocol.NodeID
+}
+
+func (e *lostMajority) Error() string {
+	return fmt.Sprintf("of the %d voters on metadata that are left, %d are here; %v are missing", e.left, e.there, e.missing)
+}
+
+// Member is a node of the cluster as its leader sees it.
+type Member struct {
+	catalog.Node
+	Up     bool `json:"up"`
+	Voter  bool `json:"voter"` // on metadata
+	Leader bool `json:"leader"`
+	Load   catalog.Load
+}
+
+// Overview is the cluster as its leader sees it.
+type Overview struct {
+	Cluster string          `json:"cluster"`
+	Leader  protocol.NodeID `json:"leader"` // "" while there is none
+	Term    uint64          `json:"term"`
+	Members []Member        `json:"members"`
+	// Seen is false where this is what the node knows by itself, since no leader
+	// answers.
+	Seen bool `json:"seen"`
+}
+
+// Overview asks the leader, and says what this node knows if there is none.
+func (c *Cluster) Overview(ctx context.Context) Overview {
+	o, err := atLeader(ctx, c, methodMembers, nothing{}, c.overviewHere)
+	if err == nil {
+		return o
+	}
+	return c.overview()
+}
+
+func (c *Cluster) overviewHere(context.Context, nothing) (Overview, error) {
+	if !c.leads() {
+		return Overview{}, errElsewhere
+	}
+	o := c.overview()
+	o.Seen = true
+	return o, nil
+}
+
+func (c *Cluster) overview() Overview {
+	r := c.meta.instance()
+	leader, _ := c.Leader()
+	o := Overview{Cluster: c.ID(), Leader: leader, Term: r.CurrentTerm()}
+	voting := map[protocol.NodeID]bool{}
+	if f := r.GetConfiguration(); f.Error() == nil {
+		for _, s := range f.Configuration().Servers {
+			voting[protocol.NodeID(s.ID)] = s.Suffrage == raft.Voter
+		}
+	}
+	view := c.View()
+	for n := range view.Nodes() {
+		o.Members = append(o.Members, Member{
+			Node: *n, Up: n.ID == c.config.Node || c.coord.isUp(n.ID), Voter: voting[n.ID], Leader: n.ID == leader, Load: view.Load(n.ID),
+		})
+	}
+	return o
+}
+
+// Transfer moves the leadership of the metadata to a node, or anywhere else.
+func (c *Cluster) Transfer(ctx context.Context, to protocol.NodeID) error {
+	_, err := atLeader(ctx, c, methodTransfer, to, c.transferHere)
+	return err
+}
+
+func (c *Cluster) transferHere(ctx context.Context, to protocol.NodeID) (nothing, error) {
+	if to == c.config.Node {
+		return nothing{}, nil
+	}
+	servers, err := c.servers(ctx)
+	if err != nil {
+		return nothing{}, err
+	}
+	for _, s := range servers {
+		id := protocol.NodeID(s.ID)
+		switch {
+		case s.Suffrage != raft.Voter || id == c.config.Node || to != "" && id != to:
+			continue
+		case !c.coord.isUp(id):
+			if to != "" {
+				return nothing{}, fmt.Errorf("%w: node %q does not answer", ErrUnsafe, to)
+			}
+			continue
+		}
+		return nothing{}, c.withRaft(ctx, func(r *instance) error {
+			return r.LeadershipTransferToServer(s.ID, s.Address).Error()
+		})
+	}
+	if _, member := c.View().Node(to); to != "" && !member {
+		return nothing{}, nodeMissing(to)
+	}
+	return nothing{}, fmt.Errorf("%w: no other voter on metadata answers (asked for %q)", ErrUnsafe, to)
+}
+
+func nodeMissing(node protocol.NodeID) error {
+	return fmt.Errorf("%w: %q", catalog.ErrNodeMissing, node)
+}
+
+// Drain moves leaders away from a node and gives it nothing new; with leave its
+// replicas too. No is undrain.
+func (c *Cluster) Drain(ctx context.Context, node protocol.NodeID, drain bool) error {
+	return c.do(ctx, &catalog.MarkNode{ID: node, Draining: drain})
+}
+
+// Remove takes a node out of the cluster for good: its replicas move to others,
+// then its membership ends. It returns once that has begun; a node that never
+// comes back is no hindrance. It refuses what would cost the metadata or a
+// stream its majority.
+func (c *Cluster) Remove(ctx context.Context, node protocol.NodeID) error {
+	_, err := atLeader(ctx, c, methodRemove, node, c.removeHere)
+	return err
+}
+
+func (c *Cluster) removeHere(ctx context.Context, node protocol.NodeID) (nothing, error) {
+	if _, ok := c.View().Node(node); !ok {
+		return nothing{}, nodeMissing(node)
+	}
+	servers, err := c.servers(ctx)
+	if err != nil {
+		return nothing{}, err
+	}
+	up := func(n protocol.NodeID) bool { return n == c.config.Node || c.coord.isUp(n) }
+	if err := majorityWithout(servers, node, up); err != nil {
+		return nothing{}, fmt.Errorf("%w: without %q the metadata could not change any more: %w", ErrUnsafe, node, err)
+	}
+	if streams := lostWithout(c.View(), node, up); len(streams) > 0 {
+		return nothing{}, fmt.Errorf("%w: without %q these streams have too few replicas that answer: %s", ErrUnsafe, node, some(streams))
+	}
+	return nothing{}, c.do(ctx, &catalog.MarkNode{ID: node, Draining: true, Leaving: true})
+}
+
+// lostWithout returns the streams that would be left without a majority, or
+// without any replica that can move.
+func lostWithout(view *catalog.State, node protocol.NodeID, up func(protocol.NodeID) bool) []string {
+	var names []string
+	for s := range view.Streams() {
+		if _, holds := s.Replica(node); !holds {
+			continue
+		}
+		voters, clean, spare := 0, 0, 0
+		for _, r := range s.Replicas {
+			if r.Voter {
+				voters++
+				if !r.Aside && up(r.Node) {
+					clean++
+					if r.Node != node {
+						spare++
+					}
+				}
+			}
+		}
+		// A node that is there can hand over by itself; one that is not must
+		// leave a majority behind.
+		if up(node) && 2*clean > voters || !up(node) && 2*spare > voters {
+			continue
+		}
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// some names a few of many.
+func some(names []string) string {
+	const most = 5
+	slices.Sort(names)
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// removeDeparted ends the membership of nodes that are to leave and hold nothing
+// any more. It runs beside the coordinator.
+func (c *Cluster) removeDeparted(ctx context.Context) {
+	for _, node := range catalog.Departed(c.View()) {
+		if node == c.config.Node {
+			_, _ = c.transferHere(ctx, "") // the next leader removes it
+			return
+		}
+		if err := c.do(ctx, &catalog.RemoveNode{ID: node}); err != nil && !errors.Is(err, catalog.ErrNodeMissing) && ctx.Err() == nil {
+			c.log.Warn("a node could not be removed; it will be tried again", "node", node, "error", err)
+			return
+		}
+		c.log.Info("a node was removed", "node", node)
+	}
+}
+
+// Address is one of Host's.
+func (c *Cluster) Address(node protocol.NodeID) (string, error) {
+	if addr := c.book.find(node); addr != "" {
+		return addr, nil
+	}
+	return "", fmt.Errorf("%w: %q, and so is its address", catalog.ErrNodeMissing, node)
+}
+
+// Member is one of Host's. A node that knows no catalog yet believes whoever has
+// proven to be of its cluster.
+func (c *Cluster) Member(node protocol.NodeID) error {
+	if _, member := c.View().Node(node); member || c.book.knows(node) || c.book.empty() && c.View().Version() == 0 {
+		return nil
+	}
+	return nodeMissing(node)
+}
+
+// tend does what is due from time to time: who is there, what to write down.
+func (c *Cluster) tend() {
+	tick := time.NewTicker(presenceTick)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			c.presence.look(now)
+			if err := c.book.save(); err != nil {
+				c.log.Warn("the other nodes' addresses could not be written; they are tried again", "error", err)
+			}
+		case <-c.done.Done():
+			return
+		}
+	}
+}
