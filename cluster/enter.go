@@ -63,12 +63,12 @@ func (c *Cluster) comeIn(ctx context.Context, e entering) error {
 				if w, err = c.knock(ctx, addr, question{Ask: askJoin, Join: &e.Node}); err == nil {
 					return c.seeUpTo(ctx, w.Index)
 				}
-				if final(err) {
+				if e.Cluster == "" && final(err) || errors.Is(err, ErrTwin) || errors.Is(err, ErrRemoved) {
 					return err
 				}
 			}
 		}
-		if err == nil || final(err) || c.config.Network == nil && !retryable(err) {
+		if err == nil || final(err) && c.leads() || c.config.Network == nil && !retryable(err) {
 			return err
 		}
 		if err := c.pauseFor(ctx, comePause, err); err != nil {

@@ -26,8 +26,36 @@ const (
 
 // neighbours are nodes that this one has heard of before it knows a catalog.
 type neighbours struct {
-	mu  sync.Mutex // guards met
-	all map[protocol.NodeID]neighbour
+	mu   sync.Mutex // guards all below
+	all  map[protocol.NodeID]neighbour
+	told time.Time // when somebody was last said to be turned away
+	// heard are addresses that others know of.
+	heard map[string]bool
+}
+
+// hear takes addresses that others know of.
+func (n *neighbours) hear(addresses []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.heard == nil {
+		n.heard = make(map[string]bool)
+	}
+	for _, addr := range addresses {
+		if len(n.heard) < heardMax {
+			n.heard[addr] = true
+		}
+	}
+}
+
+// worthTelling bounds what others can make this node log.
+func (n *neighbours) worthTelling() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if time.Since(n.told) < gatherReport {
+		return false
+	}
+	n.told = time.Now()
+	return true
 }
 
 type neighbour struct {
@@ -84,7 +112,7 @@ func (c *Cluster) belong(ctx context.Context) error {
 	if id.Cluster != "" {
 		c.config.Network.Belong(id.Cluster)
 	}
-	g := gathering{c: c, addresses: map[string]error{}, heard: map[string]bool{}, reported: time.Now()}
+	g := gathering{c: c, addresses: map[string]error{}, reported: time.Now()}
 	for {
 		done, err := g.round(ctx)
 		if done || err != nil {
@@ -126,9 +154,15 @@ func (c *Cluster) comeBack(ctx context.Context) error {
 	return refused
 }
 
-// knownAddresses are those given and those remembered, without this node's own.
+// knownAddresses are those given, remembered and heard of, without this node's
+// own.
 func (c *Cluster) knownAddresses() []string {
-	list := slices.Concat(c.config.Joins.Addresses, c.book.addresses())
+	list := slices.Concat(c.config.Joins.Addresses, c.book.addresses(), c.neighbours.addresses())
+	c.neighbours.mu.Lock()
+	for addr := range c.neighbours.heard {
+		list = append(list, addr)
+	}
+	c.neighbours.mu.Unlock()
 	slices.Sort(list)
 	return slices.DeleteFunc(slices.Compact(list), func(a string) bool { return a == c.config.Endpoints.Node })
 }
@@ -137,7 +171,6 @@ func (c *Cluster) knownAddresses() []string {
 type gathering struct {
 	c         *Cluster
 	addresses map[string]error // asked, with the last failure
-	heard     map[string]bool  // addresses that others know of
 	reported  time.Time
 	lacking   string // why there is no cluster yet
 }
@@ -147,7 +180,10 @@ const heardMax = 64
 
 // round knocks everywhere once and takes the step that the answers allow.
 func (g *gathering) round(ctx context.Context) (done bool, err error) {
-	members := g.ask(ctx)
+	members, err := g.ask(ctx)
+	if err != nil {
+		return false, err
+	}
 	var last error
 	for _, m := range members {
 		err := g.c.joinAt(ctx, m)
@@ -176,19 +212,19 @@ func final(err error) bool {
 }
 
 // ask knocks at all addresses and returns the members of clusters among those
-// who answer.
-func (g *gathering) ask(ctx context.Context) []introduction {
+// who answer. The error is somebody's answer that this node can't be taken in.
+func (g *gathering) ask(ctx context.Context) (members []introduction, refused error) {
 	var work sync.WaitGroup
 	var mu sync.Mutex // guards what the answers are written to
-	var members []introduction
-	addresses := slices.Concat(g.c.knownAddresses(), g.c.neighbours.addresses(), slices.Collect(maps.Keys(g.heard)))
-	slices.Sort(addresses)
-	for _, addr := range slices.Compact(addresses) {
+	for _, addr := range g.c.knownAddresses() {
 		work.Go(func() {
 			w, err := g.c.knock(ctx, addr, question{Ask: askHello})
 			mu.Lock()
 			defer mu.Unlock()
 			g.addresses[addr] = err
+			if final(err) {
+				refused = err
+			}
 			if err != nil || w.Me.Boot == g.c.boot {
 				return
 			}
@@ -196,11 +232,6 @@ func (g *gathering) ask(ctx context.Context) []introduction {
 				w.Me.Address = addr
 			}
 			g.c.neighbours.met(w.Me)
-			for _, other := range w.Others {
-				if len(g.heard) < heardMax && other != g.c.config.Endpoints.Node {
-					g.heard[other] = true
-				}
-			}
 			if w.Me.Member {
 				w.Me.Address = addr
 				members = append(members, w.Me)
@@ -209,7 +240,7 @@ func (g *gathering) ask(ctx context.Context) []introduction {
 	}
 	work.Wait()
 	slices.SortFunc(members, func(a, b introduction) int { return strings.Compare(string(a.Node), string(b.Node)) })
-	return members
+	return members, refused
 }
 
 // joinAt asks a member to be taken in.

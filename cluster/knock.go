@@ -72,6 +72,10 @@ func (c *Cluster) knock(ctx context.Context, addr string, q question) (welcome, 
 	if err := json.Unmarshal(text, &w); err != nil {
 		return welcome{}, fmt.Errorf("answer from %s can't be read: %w", addr, err)
 	}
+	c.neighbours.hear(w.Others)
+	if c.book.disk(w.Me.Node) == w.Me.Disk && w.Me.Cluster == q.Me.Cluster {
+		c.book.tell(w.Me.Node, w.Me.Address)
+	}
 	if w.Failure != nil {
 		return w, w.Failure.err()
 	}
@@ -102,6 +106,9 @@ func (c *Cluster) Knocked(ctx context.Context, from protocol.NodeID, text []byte
 		f := failureOf(err)
 		w.Failure = &f
 	}
+	if !errors.Is(err, ErrOtherCluster) {
+		w.Others = c.neighbours.addresses()
+	}
 	w.Me = c.introduce()
 	return encode(w)
 }
@@ -112,16 +119,18 @@ func (c *Cluster) answer(ctx context.Context, q question) (welcome, error) {
 		return welcome{}, nil // this very process
 	}
 	if err := c.fits(ctx, q.Me); err != nil {
-		c.log.Warn("a node was turned away", "node", q.Me.Node, "address", q.Me.Address, "error", err)
+		if c.neighbours.worthTelling() {
+			c.log.Warn("a node was turned away", "node", q.Me.Node, "address", q.Me.Address, "error", err)
+		}
 		return welcome{}, err
 	}
 	c.neighbours.met(q.Me)
-	if c.book.disk(q.Me.Node) == q.Me.Disk {
+	if c.book.disk(q.Me.Node) == q.Me.Disk && q.Me.Cluster == c.ID() {
 		c.book.tell(q.Me.Node, q.Me.Address)
 	}
 	switch q.Ask {
 	case askHello:
-		return welcome{Others: c.neighbours.addresses()}, nil
+		return welcome{}, nil
 	case askPledge:
 		pledged, err := c.givePledge(q.Me)
 		return welcome{Pledged: pledged}, err

@@ -1,12 +1,26 @@
 package cluster
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/replication/protocol"
 )
 
-// Three empty nodes that start at the same moment are one cluster, and each
-// takes every call.
-func TestTogether_threeNodesOneCluster(t *testing.T) {
+// Three empty nodes that start at the same moment are one cluster; each takes
+// every call and sees what it did. The leader is killed, another leads, and the
+// first comes back.
+func TestTogether_threeNodes(t *testing.T) {
 	sites := newTown(t).gather("n1", "n2", "n3")
 	for _, s := range sites {
 		if s.ID() == "" || s.ID() != sites[0].ID() {
@@ -15,9 +29,445 @@ func TestTogether_threeNodesOneCluster(t *testing.T) {
 	}
 	voting(t, sites, 3, 0)
 	for _, s := range sites {
-		create(t, s.Cluster, "by-"+string(s.name))
-		if _, ok := s.View().Stream("/", "by-"+string(s.name)); !ok {
+		name := "by-" + string(s.name)
+		create(t, s.Cluster, name)
+		if _, ok := s.View().Stream("/", name); !ok {
 			t.Errorf("%s does not see the stream that it created", s.name)
 		}
+		if err := s.CreateStream(within(t), CreateStream{VHost: "/", Name: name}); !errors.Is(err, catalog.ErrStreamExists) {
+			t.Errorf("%s creates a stream twice: %v", s.name, err)
+		}
+	}
+	first := leaderOf(t, sites)
+	first.stop()
+	rest := others(sites, first)
+	begin := time.Now()
+	create(t, rest[0].Cluster, "without-the-first")
+	t.Logf("FIGURE a create right after the metadata leader's end took %d ms", time.Since(begin).Milliseconds())
+	if err := rest[1].DeleteStream(within(t), "/", "by-n1"); err != nil {
+		t.Fatal(err)
+	}
+	first.start(Joins{}) // another port, and nobody to ask but those it knows
+	if _, ok := first.View().Stream("/", "without-the-first"); !ok {
+		t.Error("back, the first does not see what it missed")
+	}
+	create(t, first.Cluster, "back")
+	for _, s := range sites {
+		eventually(t, s.Cluster, "all see the new address", func(v *catalog.State) bool {
+			n, _ := v.Node(first.name)
+			_, back := v.Stream("/", "back")
+			return n.Endpoints.Node == first.addr && back
+		})
+	}
+}
+
+// All nodes stop, and come back one after the other, each under another address
+// than the others remember but for the first (EL-07, EL-09).
+func TestTogether_allComeBack(t *testing.T) {
+	sites := newTown(t).gather("n1", "n2", "n3")
+	voting(t, sites, 3, 0)
+	create(t, sites[1].Cluster, "kept")
+	id := sites[0].ID()
+	for _, s := range sites {
+		s.stop()
+	}
+	var work sync.WaitGroup
+	meet := sites[0].bind() // what the others are configured with
+	for i, s := range sites {
+		l := meet
+		if i > 0 {
+			l = s.bind()
+		}
+		work.Go(func() {
+			if err := s.open(within(t), l, Joins{Addresses: []string{sites[0].addr}, Expect: 3}); err != nil {
+				t.Errorf("%s: %v", s.name, err)
+			}
+		})
+	}
+	work.Wait()
+	for _, s := range sites {
+		if s.Cluster == nil {
+			t.FailNow()
+		}
+		if _, ok := s.View().Stream("/", "kept"); !ok || s.ID() != id {
+			t.Errorf("%s came back to cluster %s without its stream", s.name, s.ID())
+		}
+	}
+	create(t, sites[2].Cluster, "more")
+}
+
+// Nodes that are started one after the other form one cluster too; as long as
+// one is missing there is none, and a node that gives up waiting can come again.
+func TestFound_staggered(t *testing.T) {
+	w := newTown(t)
+	sites := []*site{w.site("a"), w.site("b"), w.site("c")}
+	listeners := []net.Listener{sites[0].bind(), sites[1].bind(), sites[2].bind()}
+	joins := Joins{Expect: 3}
+	for _, s := range sites {
+		joins.Addresses = append(joins.Addresses, s.addr)
+	}
+	_ = listeners[2].Close() // the third never comes yet
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	var work sync.WaitGroup
+	for i, s := range sites[:2] {
+		work.Go(func() {
+			err := s.open(short, listeners[i], joins)
+			if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "2 of 3 expected nodes are here (") {
+				t.Errorf("%s, with one missing: %v", s.name, err)
+			}
+		})
+	}
+	work.Wait()
+	ctx := within(t)
+	for i, s := range sites {
+		l, err := net.Listen("tcp", joins.Addresses[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		work.Go(func() {
+			if err := s.open(ctx, l, joins); err != nil {
+				t.Errorf("%s: %v", s.name, err)
+			}
+		})
+		select { // some time between them
+		case <-time.After(300 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+	work.Wait()
+	for _, s := range sites {
+		if s.Cluster == nil || s.ID() != sites[0].ID() {
+			t.Fatalf("%s is not of the cluster", s.name)
+		}
+	}
+}
+
+// A cluster is founded with the word of all, and a word is given once: whatever
+// subsets see each other, there is one cluster at most (EL-04).
+func TestFound_oneAtMostInEveryHalf(t *testing.T) {
+	w := newTown(t)
+	sites := []*site{w.site("a"), w.site("b"), w.site("c"), w.site("d")}
+	var listeners []net.Listener
+	for _, s := range sites {
+		listeners = append(listeners, s.bind())
+	}
+	// a knows all; b and c each other alone; d knows c: four nodes that expect
+	// three.
+	know := [][]int{{0, 1, 2, 3}, {1, 2}, {1, 2}, {2, 3}}
+	ctx := within(t)
+	var work sync.WaitGroup
+	for i, s := range sites {
+		joins := Joins{Expect: 3}
+		for _, k := range know[i] {
+			joins.Addresses = append(joins.Addresses, sites[k].addr)
+		}
+		work.Go(func() {
+			if err := s.open(ctx, listeners[i], joins); err != nil {
+				t.Errorf("%s: %v", s.name, err)
+			}
+		})
+	}
+	work.Wait()
+	for _, s := range sites {
+		if s.Cluster != nil && s.ID() != sites[0].ID() {
+			t.Errorf("%s is of cluster %s, a of %s", s.name, s.ID(), sites[0].ID())
+		}
+	}
+}
+
+// A pledge survives a restart, is given to one founder alone, and is free again
+// once that founder says that it founds nothing.
+func TestFound_pledges(t *testing.T) {
+	w := newTown(t)
+	s := w.site("p")
+	c, err := prepare(Config{Dir: s.dir, Node: "p", Fencer: faraway{w}, Network: unwired{}, Log: nullLog, Joins: Joins{Addresses: []string{"x:1"}, Expect: 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.stop()
+	for i, row := range []struct {
+		to   introduction
+		want bool
+	}{
+		{introduction{Node: "f", Disk: "1"}, true},
+		{introduction{Node: "f", Disk: "1"}, true},
+		{introduction{Node: "f", Disk: "2"}, false}, // that founder was emptied: it does not know of the word
+		{introduction{Node: "g", Disk: "1"}, false},
+	} {
+		if got, err := c.givePledge(row.to); got != row.want || err != nil {
+			t.Errorf("%d: %v, %v", i, got, err)
+		}
+	}
+	id, err := openIdentity(s.dir, "p", true)
+	if err != nil || id.Pledge == nil || id.Pledge.Founder != "f" {
+		t.Fatalf("after a restart: %+v, %v", id.Pledge, err)
+	}
+	g := gathering{c: c}
+	still := introduction{Node: "f", Disk: "1", Pledge: &pledge{"f", "1"}}
+	for _, row := range []struct {
+		name string
+		seen []introduction
+		free bool
+	}{
+		{"nobody is there", nil, false},
+		{"it still founds", []introduction{still}, false},
+		{"another of its name", []introduction{{Node: "f", Disk: "2"}}, false},
+		{"it gave up", []introduction{{Node: "f", Disk: "1"}}, true},
+	} {
+		if err := g.await(c.introduce(), row.seen); err != nil {
+			t.Fatal(err)
+		}
+		if free := c.identity().Pledge == nil; free != row.free {
+			t.Errorf("%s: free %v", row.name, free)
+		}
+	}
+}
+
+// A member's restart behind a cut founds nothing and changes nothing; an emptied
+// one neither (EL-04).
+func TestTogether_cutOffNodeIsNoCluster(t *testing.T) {
+	sites := newTown(t).gather("n1", "n2", "n3")
+	voting(t, sites, 3, 0)
+	for _, s := range sites {
+		s.stop()
+	}
+	for _, empty := range []bool{false, true} {
+		s := sites[2]
+		if empty {
+			s.wipe()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		err := s.open(ctx, s.bind(), Joins{Addresses: []string{sites[0].addr, sites[1].addr}, Expect: 3})
+		cancel()
+		if !errors.Is(err, ErrUnavailable) {
+			t.Errorf("emptied %v: a node alone opened: %v", empty, err)
+		}
+	}
+}
+
+// More than five nodes: five vote, the others have everything all the same; a
+// voter that is removed makes room for another.
+func TestTogether_sevenNodes(t *testing.T) {
+	w := newTown(t)
+	sites := w.gather("n1", "n2", "n3")
+	for _, name := range []protocol.NodeID{"n4", "n5", "n6", "n7"} {
+		s := w.site(name)
+		s.start(Joins{Addresses: []string{sites[1].addr}})
+		sites = append(sites, s)
+	}
+	voting(t, sites, 5, 2)
+	create(t, sites[6].Cluster, "by-a-non-voter")
+	for _, s := range sites {
+		eventually(t, s.Cluster, "all see the stream", func(v *catalog.State) bool {
+			_, ok := v.Stream("/", "by-a-non-voter")
+			return ok
+		})
+	}
+	// The replicas of these tests don't move.
+	if err := sites[5].DeleteStream(within(t), "/", "by-a-non-voter"); err != nil {
+		t.Fatal(err)
+	}
+	leader := leaderOf(t, sites)
+	gone := others(sites[:5], leader)[0]
+	gone.stop()
+	until(t, "the node is missed", func() bool { return !leader.coord.isUp(gone.name) })
+	if err := sites[6].Remove(within(t), gone.name); err != nil {
+		t.Fatal(err)
+	}
+	rest := others(sites, gone)
+	voting(t, rest, 5, 1)
+}
+
+// A node that was removed and comes back with its old data is told so and
+// disturbs nobody; emptied, it may join again (EL-06).
+func TestRemove_comesBack(t *testing.T) {
+	sites := newTown(t).gather("n1", "n2", "n3")
+	voting(t, sites, 3, 0)
+	gone := others(sites, leaderOf(t, sites))[0]
+	rest := others(sites, gone)
+	gone.stop()
+	until(t, "the node is missed", func() bool { return !leaderOf(t, rest).coord.isUp(gone.name) })
+	if err := rest[0].Remove(within(t), gone.name); err != nil {
+		t.Fatal(err)
+	}
+	voting(t, rest, 2, 0)
+	term := leaderOf(t, rest).meta.instance().CurrentTerm()
+	joins := Joins{Addresses: []string{rest[0].addr}}
+	err := gone.open(within(t), gone.bind(), joins)
+	if !errors.Is(err, ErrRemoved) || !strings.Contains(err.Error(), "move its data directory away") {
+		t.Fatalf("back with old data: %v", err)
+	}
+	if now := leaderOf(t, rest).meta.instance().CurrentTerm(); now != term {
+		t.Errorf("the removed node moved the term from %d to %d", term, now)
+	}
+	gone.wipe()
+	gone.start(joins)
+	voting(t, sites, 3, 0)
+}
+
+// What would leave the metadata without a majority is refused, and says who is
+// missing.
+func TestRemove_keepsTheMajority(t *testing.T) {
+	sites := newTown(t).gather("n1", "n2", "n3")
+	voting(t, sites, 3, 0)
+	leader := leaderOf(t, sites)
+	rest := others(sites, leader)
+	down, healthy := rest[0], rest[1]
+	down.stop()
+	until(t, "the node is missed", func() bool { return !leader.coord.isUp(down.name) })
+	err := leader.Remove(within(t), healthy.name)
+	if !errors.Is(err, ErrUnsafe) || !strings.Contains(err.Error(), string(down.name)) {
+		t.Errorf("remove a healthy node while another is down: %v", err)
+	}
+	if err := leader.Remove(within(t), "n9"); !errors.Is(err, catalog.ErrNodeMissing) {
+		t.Errorf("remove a stranger: %v", err)
+	}
+	if err := healthy.Remove(within(t), down.name); err != nil {
+		t.Errorf("remove the dead one: %v", err)
+	}
+}
+
+// A member that comes back with an empty disk is taken in again once the old one
+// is gone, and its replicas count for nothing (D1). While the old one runs, it
+// is refused.
+func TestJoin_emptiedMember(t *testing.T) {
+	sites := newTown(t).gather("n1", "n2", "n3")
+	voting(t, sites, 3, 0)
+	create(t, sites[0].Cluster, "s")
+	emptied := others(sites, leaderOf(t, sites))[0]
+	rest := others(sites, emptied)
+	joins := Joins{Addresses: []string{rest[0].addr, rest[1].addr}}
+
+	twin := &site{town: emptied.town, name: emptied.name, dir: t.TempDir(), disk: newDisk(), lines: &lines{}, log: emptied.log}
+	if err := twin.open(within(t), twin.bind(), joins); !errors.Is(err, ErrTwin) {
+		t.Fatalf("a second node of the name: %v", err)
+	}
+	before, _ := rest[0].View().Stream("/", "s")
+	emptied.stop()
+	emptied.wipe()
+	emptied.start(joins)
+	voting(t, sites, 3, 0)
+	after, _ := rest[0].View().Stream("/", "s")
+	was, _ := before.Replica(emptied.name)
+	is, ok := after.Replica(emptied.name)
+	if !ok || !is.Aside || is.Registration <= was.Registration {
+		t.Errorf("the replica was %+v, is %+v", was, is)
+	}
+	create(t, emptied.Cluster, "after")
+}
+
+// node.json copied to a second node is refused while the first runs; the first
+// goes on undisturbed.
+func TestJoin_copiedIdentity(t *testing.T) {
+	sites := newTown(t).gather("n1", "n2", "n3")
+	voting(t, sites, 3, 0)
+	first := others(sites, leaderOf(t, sites))[0]
+	twin := &site{town: first.town, name: first.name, dir: t.TempDir(), disk: newDisk(), lines: &lines{}, log: first.log}
+	if err := os.CopyFS(twin.dir, os.DirFS(first.dir)); err != nil {
+		t.Fatal(err)
+	}
+	err := twin.open(within(t), twin.bind(), Joins{Addresses: []string{sites[0].addr}})
+	if !errors.Is(err, ErrTwin) || !strings.Contains(err.Error(), "give one of the two another name") {
+		t.Fatalf("a copy of the data directory: %v", err)
+	}
+	create(t, first.Cluster, "undisturbed")
+}
+
+// A node of one cluster that is given an address of another one stays in its
+// own, and a node half way into one is not taken into the other (EL-17).
+func TestJoin_anotherCluster(t *testing.T) {
+	w := newTown(t)
+	a, b := w.site("a"), w.site("b")
+	a.start(Joins{Expect: 1})
+	b.start(Joins{Expect: 1})
+	if a.ID() == b.ID() {
+		t.Fatal("two clusters of one id")
+	}
+	id := b.ID()
+	b.stop()
+	b.start(Joins{Addresses: []string{a.addr}})
+	if b.ID() != id || !b.lines.has("another cluster's node is at an address") {
+		t.Errorf("b is of cluster %s, was of %s", b.ID(), id)
+	}
+	if _, stranger := a.View().Node("b"); stranger {
+		t.Error("a knows b")
+	}
+	half := w.site("half")
+	text, _ := json.Marshal(identity{Format: 1, Node: "half", Disk: "d", Cluster: id, Joining: true, Together: true})
+	if err := os.WriteFile(filepath.Join(half.dir, identityFile), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := half.open(within(t), half.bind(), Joins{Addresses: []string{a.addr}}); !errors.Is(err, ErrOtherCluster) {
+		t.Errorf("half way into %s, asked to join %s: %v", id, a.ID(), err)
+	}
+}
+
+// A single node that was alone for long takes a second and a third one in.
+func TestJoin_growsFromOne(t *testing.T) {
+	w := newTown(t)
+	one := w.site("n1")
+	one.start(Joins{Expect: 1})
+	for i := range 5 {
+		create(t, one.Cluster, fmt.Sprintf("s%d", i))
+	}
+	sites := []*site{one}
+	for _, name := range []protocol.NodeID{"n2", "n3"} {
+		s := w.site(name)
+		s.start(Joins{Addresses: []string{one.addr}})
+		sites = append(sites, s)
+		if n := s.View().StreamCount(); n != 5 {
+			t.Errorf("%s sees %d streams", name, n)
+		}
+	}
+	voting(t, sites, 3, 0)
+	until(t, "the same catalog everywhere", func() bool {
+		return string(sites[1].View().Encode()) == string(one.View().Encode()) && string(sites[2].View().Encode()) == string(one.View().Encode())
+	})
+	if err := one.Close(); err != nil {
+		t.Fatal(err)
+	}
+	create(t, sites[2].Cluster, "without-the-founder")
+}
+
+// The leader that drains makes another one lead the metadata.
+func TestDrain_movesTheMetadata(t *testing.T) {
+	sites := newTown(t).gather("n1", "n2", "n3")
+	voting(t, sites, 3, 0)
+	leader := leaderOf(t, sites)
+	if err := leader.Drain(within(t), leader.name, true); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "another node leads", func() bool { return !leader.leads() && leaderOf(t, others(sites, leader)) != nil })
+	other := others(sites, leader)[0]
+	if err := other.Drain(within(t), leader.name, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Transfer(within(t), leader.name); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it leads again where it was asked to", func() bool { return leader.leads() })
+}
+
+// Reads go on without a majority; what would change the metadata ends with its
+// deadline, and says why.
+func TestTogether_readsWithoutAMajority(t *testing.T) {
+	sites := newTown(t).gather("n1", "n2", "n3")
+	voting(t, sites, 3, 0)
+	create(t, sites[0].Cluster, "s")
+	last := sites[2]
+	eventually(t, last.Cluster, "the stream is seen", func(v *catalog.State) bool { _, ok := v.Stream("/", "s"); return ok })
+	sites[0].stop()
+	sites[1].stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer cancel()
+	if err := last.CreateVHost(ctx, "", "v"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("a change without a majority: %v", err)
+	}
+	if _, ok := last.View().Stream("/", "s"); !ok {
+		t.Error("the stream can't be read any more")
+	}
+	if o := last.Overview(ctx); o.Seen || len(o.Members) != 3 {
+		t.Errorf("overview: %+v", o)
 	}
 }

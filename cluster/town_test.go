@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -328,3 +329,31 @@ func voting(t *testing.T, sites []*site, voters, rest int) {
 		return v == voters && len(o.Members)-v == rest
 	})
 }
+
+func (l *lines) has(part string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.all {
+		if strings.Contains(line, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// unwired is a Network that reaches nobody.
+type unwired struct{}
+
+func (unwired) Open(Host)                  {}
+func (unwired) Certified() (string, error) { return "", nil }
+func (unwired) Belong(string)              {}
+func (unwired) Raft() raft.StreamLayer     { return nil }
+func (unwired) Knock(context.Context, string, []byte) ([]byte, error) {
+	return nil, errDown
+}
+
+func (unwired) Ask(context.Context, protocol.NodeID, uint16, []byte) (uint16, []byte, error) {
+	return 0, nil, errDown
+}
+func (unwired) Connect(protocol.NodeID) {}
+func (unwired) Forget(protocol.NodeID)  {}

@@ -43,6 +43,9 @@ func (v *voters) run(ctx context.Context, c *Cluster) {
 	if c.config.Network == nil {
 		return
 	}
+	if err := c.barrier(ctx); err != nil {
+		return // the reign is over before the past was known
+	}
 	tick := time.NewTicker(votersTick)
 	defer tick.Stop()
 	for {

@@ -35,13 +35,6 @@ func (l *late) tell(what func(*cluster.Cluster)) {
 	what(l.cluster)
 }
 
-// now is the metadata, nil while it is opening.
-func (l *late) now() *cluster.Cluster {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.cluster
-}
-
 func (l *late) open(c *cluster.Cluster) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
