@@ -44,8 +44,8 @@ func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, e
 		commit, _ := sub.tie.replica.Committed()
 		due := sub.reader.Offset()
 		view, ok, failure := sub.reader.Next(commit)
-		if jumps := sub.reader.Jumps(); jumps != sub.jumps {
-			w.session.overtaken(sub, jumps, due)
+		if jumps := sub.reader.Jumps(); jumps != sub.jumps && ok {
+			w.session.overtaken(sub, jumps, due, view.Header.BaseOffset)
 		}
 		if failure != nil || !ok {
 			broken, atEnd = failure, true
@@ -76,16 +76,16 @@ func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, e
 // overtakenEvery is how often the log tells that a subscription is overtaken.
 const overtakenEvery = time.Minute
 
-// overtaken notes that retention took messages from one offset on before a
-// subscription had read them. It goes on at the first that is left; the client
-// sees that by the offsets alone, as clients are used to.
-func (s *session) overtaken(sub *subscription, jumps uint64, from chunk.Offset) {
+// overtaken notes that retention took messages before a subscription had read
+// them: it goes on at the first chunk that is left. The client sees that by the
+// offsets alone, as clients are used to.
+func (s *session) overtaken(sub *subscription, jumps uint64, from, to chunk.Offset) {
 	s.broker.stats.overtaken.Add(jumps - sub.jumps)
 	sub.jumps = jumps
 	if now := time.Now(); now.Sub(sub.notedAt) >= overtakenEvery {
 		sub.notedAt = now
 		s.broker.config.Log.Info("retention has overtaken a subscription, which goes on at the first message",
-			"connection", s.name, "stream", sub.tie.stream.Name, "subscription", sub.id, "from", from, "to", sub.reader.Offset())
+			"connection", s.name, "stream", sub.tie.stream.Name, "subscription", sub.id, "from", from, "to", to)
 	}
 }
 
