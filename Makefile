@@ -42,7 +42,7 @@ goclient: ## the official Go client, unmodified, against a node
 	cd integration/goclient && go test -count 1 -timeout 20m -v ./...
 ready: build ## measure from the binary's start to its ready line, in an empty directory
 	scripts/ready.sh
-long: ## what takes too long for every change: 200 kills, the benchmark, a minute of fuzzing each; goes on where it was
+long: ## what takes too long for every change: 200 kills, 20,000 simulated clusters, the mutants, the benchmark, a minute of fuzzing each; goes on where it was
 	scripts/long.sh
 soak: ## kill tests until interrupted
 	while $(MAKE) kill-test ROUNDS=50; do :; done

@@ -25,6 +25,8 @@ step() { # name command…
 for part in 1 2 3 4; do
   step "kill-test-$part" make kill-test ROUNDS=50
 done
+step sim make sim SEEDS=1..20000 RESULTS="$notes/sim.results"
+step mutants-sim make mutants-sim RESULTS="$notes/mutants.results"
 step bench make bench
 step crash-states make crash-states
 step fuzz env FUZZTIME="${FUZZTIME:-60s}" scripts/fuzz.sh

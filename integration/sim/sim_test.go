@@ -2,8 +2,10 @@ package sim
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strconv"
@@ -43,13 +45,12 @@ func TestSeeds(t *testing.T) {
 	if testing.Short() && *seedsFlag == "1..40" {
 		to = 10
 	}
-	done := readResults(t, *resultsFlag)
+	done, sum, coverage := readResults(t, *resultsFlag, from, to)
+	before := len(done)
 	out := openResults(t, *resultsFlag)
 	start := time.Now()
 	var mu sync.Mutex // guards all below
 	next, ran, failures := from, 0, 0
-	var sum Counts
-	var coverage Coverage
 	var work sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		work.Go(func() {
@@ -77,17 +78,17 @@ func TestSeeds(t *testing.T) {
 					fmt.Print(legend, string(bytes.Join(r.Trace, []byte("\n"))), "\n")
 				}
 				if out != nil {
-					_, _ = fmt.Fprintf(out, "%d %016x %v\n", seed, r.Hash, r.Err)
+					writeResult(out, &r)
 				}
 				mu.Unlock()
 			}
 		})
 	}
 	work.Wait()
-	t.Logf("%d seeds of %d..%d (%d were done before), %d failures, %.1f s\n%+v",
-		ran, from, to, len(done), failures, time.Since(start).Seconds(), sum)
+	t.Logf("%d seeds of %d..%d, %d of them before, %d failures, %.1f s\n%+v",
+		before+ran, from, to, before, failures, time.Since(start).Seconds(), sum)
 	t.Logf("how often runs came to what an invariant or a rule is about:\n%s", &coverage)
-	if missing := coverage.Missing(); ran >= coverageSeeds && failures == 0 && len(missing) > 0 {
+	if missing := coverage.Missing(); before+ran >= coverageSeeds && failures == 0 && len(missing) > 0 {
 		t.Errorf("no seed has shown that: %s", strings.Join(missing, "; "))
 	}
 }
@@ -131,25 +132,45 @@ func report(t *testing.T, r *Result) {
 	t.Logf("the end of its trace; all of it: make sim SEED=%d TRACE=1\n%s%s", r.Seed, legend, bytes.Join(lines, []byte("\n")))
 }
 
-// readResults tells which seeds have passed before.
-func readResults(t *testing.T, name string) map[uint64]bool {
+// result is a line of a results file.
+type result struct {
+	Seed     uint64
+	Hash     string
+	Failure  string `json:",omitempty"`
+	Counts   Counts
+	Coverage Coverage
+}
+
+func writeResult(out io.Writer, r *Result) {
+	line := result{Seed: r.Seed, Hash: fmt.Sprintf("%016x", r.Hash), Counts: r.Counts, Coverage: r.Coverage}
+	if r.Err != nil {
+		line.Failure = r.Err.Error()
+	}
+	b, _ := json.Marshal(line) // numbers and strings only
+	_, _ = out.Write(append(b, '\n'))
+}
+
+// readResults tells which seeds have passed before, and what they came to.
+func readResults(t *testing.T, name string, from, to uint64) (done map[uint64]bool, sum Counts, coverage Coverage) {
 	t.Helper()
-	done := map[uint64]bool{}
+	done = map[uint64]bool{}
 	if name == "" {
-		return done
+		return done, sum, coverage
 	}
 	b, err := os.ReadFile(name)
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(b)) {
-		var seed uint64
-		var hash, result string
-		if n, _ := fmt.Sscan(line, &seed, &hash, &result); n == 3 && result == "<nil>" {
-			done[seed] = true
+	for line := range bytes.Lines(b) {
+		var r result
+		if json.Unmarshal(line, &r) != nil || r.Failure != "" || r.Seed < from || r.Seed > to || done[r.Seed] {
+			continue // a line may be cut where a run was interrupted
 		}
+		done[r.Seed] = true
+		sum.add(&r.Counts)
+		coverage.Add(&r.Coverage)
 	}
-	return done
+	return done, sum, coverage
 }
 
 func openResults(t *testing.T, name string) *os.File {
@@ -162,5 +183,8 @@ func openResults(t *testing.T, name string) *os.File {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
+	if end, err := f.Seek(0, io.SeekEnd); err == nil && end > 0 {
+		_, _ = f.WriteString("\n") // the last line may be cut
+	}
 	return f
 }
