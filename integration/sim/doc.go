@@ -17,12 +17,16 @@
 // After every step that a replica took, checks.go holds it against what a
 // perfect observer knows (ghost.go): which chunk is committed at which LSN, who
 // promised what, which message was confirmed to whom. The names of violations
-// are those of the invariants I1 to I29.
+// are those of the invariants I1 to I31. coverage.go counts the states in which an
+// invariant could have been broken: a thousand seeds must have been in each.
+// Whether the checks see a broken rule, make mutants-sim tells: it breaks one
+// after the other (testdata/mutants.txt).
 //
 // A run has two phases. In the first faults happen; which kinds, and how often,
 // the seed decides too (options.go). Then it is calm: everything is healed, and
 // within a bound each stream must have a leader, every client an answer, and all
-// replicas the same log (L1, L2).
+// replicas the same log (L1, L2). Rot stays within what may be mended: it is always
+// the same node's disk, and never what that node alone has.
 //
 // What is not real here: bytes between nodes (frames travel as values), raft,
 // clients' wire. Read World, then node, then checks.
