@@ -352,3 +352,27 @@ func TestChangeTracking_crashes(t *testing.T) {
 	}
 	t.Logf("%d crash states", total)
 }
+
+// The window that is shown falls again on a stream where nothing happens, and
+// there are no turns.
+func TestStats_windowOfAnIdleStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vfs.NewMem(), "/data")
+		f.lead(1)
+		for i := range 300 {
+			for k := range 100 {
+				f.must(f.replica.StoreOffset(fmt.Sprint("reader", k), chunk.Offset(i)))
+			}
+			time.Sleep(time.Second)
+		}
+		if got := f.replica.Stats().WindowMilliseconds; got != 60_000 {
+			t.Fatalf("with tracking alone the window is %d ms", got)
+		}
+		time.Sleep(2 * time.Minute)
+		turns := f.replica.Stats().Turns
+		time.Sleep(11 * time.Minute)
+		if st := f.replica.Stats(); st.WindowMilliseconds != 5000 || st.Turns != turns {
+			t.Errorf("idle it is %d ms, after %d turns", st.WindowMilliseconds, st.Turns-turns)
+		}
+	})
+}

@@ -71,7 +71,7 @@ type counters struct {
 	epoch    chunk.Epoch
 	err      error
 	pending  int
-	window   int64
+	outlook  tracking.Outlook // of the pacer; zero while there is none
 	tracking tracking.Stats
 }
 
@@ -116,9 +116,9 @@ func (c *counters) look(state *tracking.State, pending *tracking.Pending, pacer 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tracking, c.pending = state.Stats(), pending.Len()
-	c.window = 0
+	c.outlook = tracking.Outlook{}
 	if pacer != nil {
-		c.window = pacer.Window()
+		c.outlook = pacer.Outlook()
 	}
 }
 
@@ -140,7 +140,9 @@ func (r *Replica) Stats() Stats {
 	st.Commit, st.Next = r.progress.get()
 	c.mu.Lock()
 	st.Role, st.Epoch, st.Err = c.role, c.epoch, c.err
-	st.PendingOffsets, st.WindowMilliseconds, st.Tracking = c.pending, c.window, c.tracking
+	st.PendingOffsets, st.Tracking = c.pending, c.tracking
+	// An idle stream has no turns, and its window falls all the same.
+	st.WindowMilliseconds = c.outlook.Window(chunk.Timestamp(r.node.clock.Now().UnixMilli()))
 	c.mu.Unlock()
 	if log := r.log.Load(); log != nil {
 		st.Log = log.Stats()

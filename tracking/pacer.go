@@ -208,9 +208,30 @@ func (p *Pacer) Carried(now chunk.Timestamp) {
 
 // Window returns the present maximum interval in milliseconds: what a crash of
 // the whole cluster can lose of the stored offsets.
-func (p *Pacer) Window() int64 {
-	user, tracking := p.share.sums(p.now)
-	c := &p.pacing
+func (p *Pacer) Window() int64 { return window(&p.pacing, &p.share, p.now) }
+
+// Outlook is a Pacer's window at later moments too, as long as nothing is
+// written: what was, leaves the span.
+type Outlook struct {
+	pacing Pacing
+	share  share
+	from   chunk.Timestamp
+}
+
+// Outlook returns the present one.
+func (p *Pacer) Outlook() Outlook { return Outlook{p.pacing, p.share, p.now} }
+
+// Window returns what Pacer.Window will return at a moment. Of the zero value it
+// is 0.
+func (o *Outlook) Window(now chunk.Timestamp) int64 {
+	if o.share.span == 0 {
+		return 0
+	}
+	return window(&o.pacing, &o.share, max(now, o.from))
+}
+
+func window(c *Pacing, s *share, now chunk.Timestamp) int64 {
+	user, tracking := s.sums(now)
 	if tracking == 0 {
 		return c.IntervalMax
 	}

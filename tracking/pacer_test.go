@@ -340,3 +340,35 @@ func TestPacing_validate(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestOutlook_isTheWindowToCome: while nothing is written, an outlook tells at
+// each later moment what the pacer does, and falls to the least.
+func TestOutlook_isTheWindowToCome(t *testing.T) {
+	p := newPaced(t, Pacing{IntervalMax: 1000, IntervalLongest: 20_000, ShareSpan: 60_000})
+	for i := range 600 { // a minute of tracking and next to no messages
+		p.now += 100
+		p.store("a", chunk.Offset(i))
+		p.turn(int64(i % 2))
+	}
+	o := p.pacer.Outlook()
+	if got := o.Window(p.now); got != 20_000 || got != p.pacer.Window() {
+		t.Fatalf("window %d, outlook %d, want 20000", p.pacer.Window(), got)
+	}
+	if got := o.Window(p.now - 50_000); got != 20_000 {
+		t.Fatalf("at a clock that went back the outlook is %d", got)
+	}
+	for range 70 {
+		p.now += 1000
+		p.pacer.Decide(p.now, false)
+		if got, want := o.Window(p.now), p.pacer.Window(); got != want {
+			t.Fatalf("outlook %d, window %d", got, want)
+		}
+	}
+	if got := o.Window(p.now); got != 1000 {
+		t.Fatalf("after all it is %d", got)
+	}
+	var none Outlook
+	if got := none.Window(p.now); got != 0 {
+		t.Fatalf("of nothing it is %d", got)
+	}
+}
