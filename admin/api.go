@@ -41,6 +41,7 @@ func (s *Server) routes() []route {
 		{"DELETE", "/api/v1/streams/{vhost}/{stream}/tracking/{reference}", administrator, (*Server).deleteTracking},
 		{"POST", "/api/v1/streams/{vhost}/{stream}/tracking/copy", administrator, (*Server).copyTracking},
 		{"POST", "/api/v1/streams/{vhost}/{stream}/tracking/expire", administrator, (*Server).expireTracking},
+		{"POST", "/api/v1/streams/{vhost}/{stream}/repair", administrator, (*Server).repairStream},
 		{"GET", "/api/v1/connections", operator, (*Server).listConnections},
 		{"DELETE", "/api/v1/connections/{name}", administrator, (*Server).closeConnection},
 	}, append(profileRoutes(), pageRoutes()...)...)
@@ -208,6 +209,20 @@ func (s *Server) verifyStream(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (s *Server) repairStream(w http.ResponseWriter, req *http.Request) error {
+	stream, err := s.stream(req)
+	if err != nil {
+		return err
+	}
+	done, err := s.replicas.Repair(req.Context(), stream.Incarnation)
+	if err != nil {
+		return err
+	}
+	s.log.Info("stream repaired", "stream", stream.Name, "vhost", stream.VHost, "by", caller(req), "files", done.Repaired, "damaged", len(done.Damaged))
+	writeJSON(w, http.StatusOK, done)
 	return nil
 }
 

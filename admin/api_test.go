@@ -100,6 +100,7 @@ func TestAPI_failures(t *testing.T) {
 	h := newHouse(t)
 	handler := h.server().Handler()
 	call(t, handler, "root", "POST", "/api/v1/streams", CreateStream{Name: "there"})
+	h.figures.DamagedSegments = 1
 	rows := []struct {
 		name, method, path string
 		body               any
@@ -118,6 +119,8 @@ func TestAPI_failures(t *testing.T) {
 		{"delete of a missing one", "DELETE", "/api/v1/streams/%2F/none", nil, 404, "stream_missing"},
 		{"missing virtual host", "GET", "/api/v1/streams/v/there", nil, 404, "vhost_missing"},
 		{"missing segment", "GET", "/api/v1/streams/%2F/there/segments/7.0.seg/chunks", nil, 404, "no_segment"},
+		{"repair without a peer", "POST", "/api/v1/streams/%2F/there/repair", nil, 412, "no_peer"},
+		{"repair of a missing stream", "POST", "/api/v1/streams/%2F/none/repair", nil, 404, "stream_missing"},
 		{"missing connection", "DELETE", "/api/v1/connections/nobody", nil, 404, "no_connection"},
 	}
 	for _, row := range rows {

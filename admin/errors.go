@@ -20,6 +20,8 @@ var (
 	ErrNotLed = errors.New("the stream has no leader at present")
 	// ErrReferenceInUse: a publisher is connected under the reference.
 	ErrReferenceInUse = errors.New("the reference is in use")
+	// ErrNoPeer: no other replica of the stream has what is damaged here.
+	ErrNoPeer = errors.New("there is no other replica to fetch from")
 
 	errNoCredentials  = errors.New("credentials are needed")
 	errBadCredentials = errors.New("user or password is wrong")
@@ -58,6 +60,7 @@ var statuses = []struct {
 	{errNothingRead, http.StatusConflict, "stream_empty", "delete the reference: its reader then starts where it likes to"},
 	{errBadQuery, http.StatusBadRequest, "bad_argument", "see /api/v1/openapi.yaml"},
 	{ErrNotLed, http.StatusServiceUnavailable, "not_led", "ask again in a moment; a leader is being elected"},
+	{ErrNoPeer, http.StatusPreconditionFailed, "no_peer", "millrace segment verify STREAM names what is lost; the rest can be read, and deleting the stream gives all of it up"},
 	{errNoConnection, http.StatusNotFound, "no_connection", ""},
 	{catalog.ErrUnsafe, http.StatusPreconditionFailed, "unsafe", ""},
 	{catalog.ErrLimit, http.StatusTooManyRequests, "limit", ""},

@@ -187,6 +187,13 @@ func (h *house) Change(_ context.Context, _ *catalog.Stream, changes []TrackingC
 	return changed, nil
 }
 
+func (h *house) Repair(context.Context, chunk.Incarnation) (Repair, error) {
+	if h.figures.DamagedSegments > 0 {
+		return Repair{}, fmt.Errorf("%w; damaged: chunks 1 to 2", ErrNoPeer)
+	}
+	return Repair{Repaired: []string{}, Damaged: []string{}}, nil
+}
+
 func (h *house) Connections() []Connection {
 	var list []Connection
 	for _, c := range h.sessions {

@@ -35,6 +35,7 @@ var (
 	scrubbed      = describeMetric("scrubbed_bytes_total", "Bytes that the scrub has read and checked.")
 	scrubRounds   = describeMetric("scrub_rounds_total", "Times that the scrub has read everything.")
 	scrubProgress = describeMetric("scrub_progress_ratio", "Share of the present round that the scrub has read, 0 to 1.")
+	damaged       = describeMetric("damaged_segments", "Segments, and ends of logs, that are known to be damaged and not repaired.")
 	scrubDamaged  = describeMetric("scrub_damaged_files_total", "Segment files that the scrub has found damaged or could not open.")
 	logBytes      = describeMetric("log_bytes", "Bytes of this node's logs by what they are for.", "kind")
 	trackingShare = describeMetric("tracking_bound_ratio_max", "What stored offsets take of what they may, in the stream where that is most.")
@@ -68,7 +69,7 @@ func (c nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{buildInfo, ready, streams, connections, publishers, subscriptions,
 		published, confirmed, refused, delivered, deliveredB, refusals,
 		diskFree, diskTotal, diskLimit, diskLow, diskAlarm, blocked, overtaken,
-		scrubbed, scrubRounds, scrubProgress, scrubDamaged, logBytes, trackingShare, trackingWait, droppable} {
+		scrubbed, scrubRounds, scrubProgress, scrubDamaged, damaged, logBytes, trackingShare, trackingWait, droppable} {
 		out <- d
 	}
 }
@@ -115,6 +116,7 @@ func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
 	flag(diskAlarm, status.Disk.Level == "alarm")
 	gauge(blocked, float64(traffic.Blocked))
 	count(overtaken, traffic.Overtaken)
+	gauge(damaged, float64(status.DamagedSegments))
 	count(scrubbed, status.Scrub.Bytes)
 	count(scrubRounds, status.Scrub.Rounds)
 	gauge(scrubProgress, float64(status.Scrub.RoundDone)/max(float64(status.Scrub.RoundBytes), 1))

@@ -33,6 +33,7 @@ var streamMetrics = []streamMetric{
 	{name: "next_offset", help: "Offset that the next committed record gets.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return f.NextOffset })},
 	{name: "messages", help: "Records that can be read.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return f.Messages })},
 	{name: "segments", help: "Files of the log.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return uint64(f.Segments) })},
+	{name: "damaged_segments", help: "Segments that are known to be damaged; the log's end counts as one.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return uint64(f.DamagedSegments) })},
 	{name: "segment_bytes", help: "Bytes of the log by what they are for.", sort: "gauge", kinds: []streamKind{
 		{"user", func(f *Figures) uint64 { return f.Bytes.User }},
 		{"trailer", func(f *Figures) uint64 { return f.Bytes.Trailer }},

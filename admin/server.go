@@ -36,6 +36,9 @@ type Replicas interface {
 	Retention(context.Context, chunk.Incarnation, RetentionQuery) (Retention, error)
 	// Verify reads every byte of the stream's files.
 	Verify(ctx context.Context, stream chunk.Incarnation) ([]Verdict, error)
+	// Repair fetches the stream's damaged segments from another replica. Error:
+	// ErrNoPeer if there is none.
+	Repair(ctx context.Context, stream chunk.Incarnation) (Repair, error)
 }
 
 // Tracking is what streams remember of their readers and writers. It answers for

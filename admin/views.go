@@ -7,20 +7,22 @@ import "time"
 
 // Status is a node at a glance.
 type Status struct {
-	Node          string    `json:"node"`
-	Version       string    `json:"version"`
-	Ready         bool      `json:"ready"`
-	Reason        string    `json:"reason,omitempty"` // why it is not ready
-	Started       time.Time `json:"started"`
-	DataDir       string    `json:"data_dir"`
-	Disk          Disk      `json:"disk"`
-	Scrub         Scrub     `json:"scrub"`
-	Addresses     Addresses `json:"addresses"`
-	VHosts        int       `json:"vhosts"`
-	Streams       int       `json:"streams"`
-	Connections   int       `json:"connections"`
-	Publishers    int       `json:"publishers"`
-	Subscriptions int       `json:"subscriptions"`
+	Node    string    `json:"node"`
+	Version string    `json:"version"`
+	Ready   bool      `json:"ready"`
+	Reason  string    `json:"reason,omitempty"` // why it is not ready
+	Started time.Time `json:"started"`
+	DataDir string    `json:"data_dir"`
+	Disk    Disk      `json:"disk"`
+	Scrub   Scrub     `json:"scrub"`
+	// DamagedSegments are those of all streams here; the end of a log counts as one.
+	DamagedSegments int       `json:"damaged_segments"`
+	Addresses       Addresses `json:"addresses"`
+	VHosts          int       `json:"vhosts"`
+	Streams         int       `json:"streams"`
+	Connections     int       `json:"connections"`
+	Publishers      int       `json:"publishers"`
+	Subscriptions   int       `json:"subscriptions"`
 }
 
 // Disk is the disk of the data directory, and what its free space leads to.
@@ -77,14 +79,16 @@ type Stream struct {
 type Figures struct {
 	// FirstOffset is the first readable record; NextOffset the one that the
 	// next committed record gets, so Messages is their difference.
-	FirstOffset   uint64 `json:"first_offset"`
-	NextOffset    uint64 `json:"next_offset"`
-	Messages      uint64 `json:"messages"`
-	CommittedLSN  uint64 `json:"committed_lsn"`
-	Segments      int    `json:"segments"`
-	Bytes         Bytes  `json:"bytes"`
-	StoredOffsets int    `json:"stored_offsets"`
-	Sequences     int    `json:"publisher_sequences"`
+	FirstOffset  uint64 `json:"first_offset"`
+	NextOffset   uint64 `json:"next_offset"`
+	Messages     uint64 `json:"messages"`
+	CommittedLSN uint64 `json:"committed_lsn"`
+	Segments     int    `json:"segments"`
+	// DamagedSegments are known to be damaged; the log's end counts as one.
+	DamagedSegments int   `json:"damaged_segments"`
+	Bytes           Bytes `json:"bytes"`
+	StoredOffsets   int   `json:"stored_offsets"`
+	Sequences       int   `json:"publisher_sequences"`
 	// WindowMS is how far back a stored offset may fall if all nodes lose
 	// power now, in milliseconds.
 	WindowMS int64 `json:"window_ms"`
@@ -243,6 +247,12 @@ type MovedOffset struct {
 type ExpireOffsets struct {
 	OlderThanMS int64 `json:"older_than_ms"`
 	DryRun      bool  `json:"dry_run,omitempty"`
+}
+
+// Repair is what fetching damaged segments from another replica came to.
+type Repair struct {
+	Repaired []string `json:"repaired"` // files
+	Damaged  []string `json:"damaged"`  // what is damaged still; each says where
 }
 
 // Connection is one client.

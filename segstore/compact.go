@@ -223,7 +223,7 @@ func (c *Compaction) explain(at int64, err error) error {
 	}
 	sum := &c.old[c.at]
 	d := &DamageError{File: s.path(), Position: at, Segment: s.name, First: max(sum.FirstLSN, c.lsn+1), Last: sum.LastLSN, Offset: max(sum.BaseOffset, c.next), Next: sum.NextOffset, Cause: err}
-	s.damage.CompareAndSwap(nil, d)
+	s.note(&s.damage, d)
 	return d
 }
 

@@ -318,7 +318,7 @@ type Stats struct {
 	DiskBytes     int64
 	IndexBytes    int64 // in files beside the segments, and in memory for the active one
 	Compaction    CompactionStats
-	// Damaged counts sealed segments that are known to be damaged, Repaired those
+	// Damaged counts segments that are known to be damaged, Repaired those
 	// that were fetched from another replica since the log was opened.
 	Damaged  int
 	Repaired uint64
@@ -419,6 +419,22 @@ func (l *Log) shut() {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
 	delete(l.store.logs, l.inc)
+}
+
+// damagedPlaces counts the segments that are known to be damaged, and the log's
+// end if it is.
+func (l *Log) damagedPlaces() (n int) {
+	if lay := l.layout.Load(); lay != nil {
+		for _, s := range lay.segments {
+			if s.harm() != nil {
+				n++
+			}
+		}
+	}
+	if l.unproven() != nil {
+		n++
+	}
+	return n
 }
 
 // unproven returns the damage at the end of the log, if there is any.

@@ -296,8 +296,8 @@ func (r *Reader) explain(err error) error {
 		d := &DamageError{File: s.path(), Position: r.position, Segment: s.name, First: r.lsn, Last: r.lsn, Offset: r.offset, Cause: err}
 		if sum := s.summary.Load(); sum != nil {
 			d.Last, d.Next = sum.LastLSN, sum.NextOffset
-			s.found.CompareAndSwap(nil, d)
 		}
+		s.note(&s.found, d)
 		return d
 	}
 	return err

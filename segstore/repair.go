@@ -69,7 +69,11 @@ type Repair struct {
 
 // Damaged lists the sealed segments that are known to be damaged, ascending.
 func (l *Log) Damaged() (names []manifest.Name) {
-	for _, s := range l.layout.Load().segments {
+	lay := l.layout.Load()
+	if lay == nil {
+		return nil // it is being opened
+	}
+	for _, s := range lay.segments {
 		if s.summary.Load() != nil && s.harm() != nil {
 			names = append(names, s.name)
 		}

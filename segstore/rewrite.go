@@ -162,8 +162,10 @@ func (w *rewriting) abandon() {
 		w.log.store.syncer.Forget(w.file)
 		_ = w.file.Close()
 	}
-	if w.file != nil || w.done {
-		_ = w.log.store.fs.Remove(w.path()) // what stays is removed at the next start
+	// What stays is removed when the log is opened again. If it has been already,
+	// the name may be another file's by now.
+	if (w.file != nil || w.done) && !w.log.store.reopened(w.log) {
+		_ = w.log.store.fs.Remove(w.path())
 	}
 	w.file, w.done = nil, false
 	w.over.Store(true)

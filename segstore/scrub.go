@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"sync"
 	"time"
@@ -130,7 +131,10 @@ func (k *Scrubber) Step(now time.Time) time.Duration {
 			k.note(func(s *ScrubStats) { s.Rounds++; s.RoundDone = s.RoundBytes })
 			return k.begin(now)
 		}
-		n := k.file.step()
+		n := int64(0)
+		if !k.file.done {
+			n = k.file.step()
+		}
 		k.tokens -= n
 		k.note(func(s *ScrubStats) { s.Bytes += uint64(n); s.RoundDone = min(s.RoundDone+n, s.RoundBytes) })
 		if k.file.done {
@@ -185,9 +189,9 @@ func (k *Scrubber) next() bool {
 		if s.gone.Load() || s.damage.Load() != nil || s.log.closed() {
 			continue
 		}
-		h, err := k.store.handles.acquire(s)
+		f, err := openScrubbed(s)
 		if err == nil {
-			k.file = newScrubbed(s, h)
+			k.file = f
 			return true
 		}
 		if !s.gone.Load() {
@@ -197,28 +201,60 @@ func (k *Scrubber) next() bool {
 	return false
 }
 
+// Check reads one segment through as a scrub does and returns the damage in it,
+// which is noted as if the scrub had found it; nil if all is well, or the
+// segment is not the log's any more. Errors: ErrMissing, what the disk says.
+func (l *Log) Check(file string) (*DamageError, error) {
+	for _, s := range l.layout.Load().segments {
+		if segmentFile(s.name) != file {
+			continue
+		}
+		f, err := openScrubbed(s)
+		if err != nil {
+			return nil, err
+		}
+		defer f.release()
+		for !f.done {
+			f.step()
+		}
+		return f.damage(), nil
+	}
+	return nil, fmt.Errorf("check %s: %w", file, ErrMissing)
+}
+
 // finish judges the file that was read.
 func (k *Scrubber) finish() {
 	f := k.file
 	k.leave()
-	if f.err == nil || f.overtaken() {
+	d := f.damage()
+	if d == nil {
 		return
+	}
+	k.note(func(st *ScrubStats) { st.Damaged++; st.Last = d })
+	if k.found != nil {
+		k.found(f.segment.log, d)
+	}
+}
+
+// damage notes what is wrong with a file that was read, and returns it.
+func (f *scrubbed) damage() *DamageError {
+	if f.err == nil || f.overtaken() {
+		return nil
 	}
 	s := f.segment
 	d := &DamageError{File: s.path(), Position: f.walk.position, Segment: s.name, First: f.next, Offset: f.offset, Cause: f.err}
 	if f.sealed != nil {
 		d.Last, d.Next = f.sealed.LastLSN, f.sealed.NextOffset
-		s.damage.CompareAndSwap(nil, d)
+		s.note(&s.damage, d)
+	} else {
+		s.note(&s.found, d)
 	}
-	k.note(func(st *ScrubStats) { st.Damaged++; st.Last = d })
-	if k.found != nil {
-		k.found(s.log, d)
-	}
+	return d
 }
 
 func (k *Scrubber) leave() {
 	if k.file != nil {
-		k.store.handles.release(k.file.handle)
+		k.file.release()
 		k.file = nil
 	}
 }
@@ -235,6 +271,32 @@ type scrubbed struct {
 	offset  chunk.Offset
 	done    bool
 	err     error
+}
+
+// openScrubbed begins to read a file. One that is not there is damaged, although
+// a descriptor of it may be open still. Error: what the disk says.
+func openScrubbed(s *segment) (*scrubbed, error) {
+	store := s.log.store
+	_, err := store.fs.Stat(s.path())
+	if errors.Is(err, fs.ErrNotExist) {
+		f := newScrubbed(s, nil)
+		f.done, f.err = true, err
+		return f, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	h, err := store.handles.acquire(s)
+	if err != nil {
+		return nil, err
+	}
+	return newScrubbed(s, h), nil
+}
+
+func (f *scrubbed) release() {
+	if f.handle != nil {
+		f.segment.log.store.handles.release(f.handle)
+	}
 }
 
 func newScrubbed(s *segment, h *handle) *scrubbed {

@@ -28,8 +28,8 @@ type segment struct {
 	pins atomic.Int32
 	// damage is set for a sealed segment that can't be read as a whole.
 	damage atomic.Pointer[DamageError]
-	// found is the first damage that a reader met in a sealed segment whose
-	// other chunks go on being read.
+	// found is the first damage that was met in a segment whose other chunks go
+	// on being read: by a reader, or by the scrub in the unsealed one.
 	found atomic.Pointer[DamageError]
 	// dropped counts what compaction has taken from the segment, and from those
 	// that were merged into it, since the log was opened.
@@ -51,12 +51,21 @@ func (s *segment) mayHold(h *chunk.Header) bool {
 	return h.LSN >= s.name.FirstLSN && h.BaseOffset >= s.base && (sum == nil || h.LSN <= sum.LastLSN && h.Next() <= sum.NextOffset)
 }
 
-// harm returns the damage that is known of a sealed segment, nil if none is.
+// harm returns the damage that is known of a segment, nil if none is.
 func (s *segment) harm() *DamageError {
 	if d := s.damage.Load(); d != nil {
 		return d
 	}
 	return s.found.Load()
+}
+
+// note keeps the first damage of a segment that is met in one of two ways, and
+// tells the node of the segment's first.
+func (s *segment) note(as *atomic.Pointer[DamageError], d *DamageError) {
+	first := s.harm() == nil
+	if as.CompareAndSwap(nil, d) && first {
+		s.log.store.damaged(s.log, d)
+	}
 }
 
 // dirty: the file holds bytes that no sync has covered.

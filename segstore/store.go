@@ -29,6 +29,10 @@ type Options struct {
 	// open segment files, 1,024 by default.
 	CacheBytes int64
 	HandlesMax int
+	// Damaged, if not nil, hears of each damage once: when a log is opened, when
+	// a reader, the scrub or compaction meets it. It is called from anywhere and
+	// must not block.
+	Damaged func(l *Log, d *DamageError)
 }
 
 // Store is a node's data directory. Its methods may be called concurrently.
@@ -42,6 +46,7 @@ type Store struct {
 	handles    handles
 	cache      cache
 	candidates candidates
+	damaged    func(*Log, *DamageError)
 
 	// mu guards the fields below.
 	mu     sync.Mutex
@@ -59,6 +64,9 @@ func NewStore(o Options) (*Store, error) {
 	s := &Store{fs: o.FS, dir: o.Dir, syncer: o.Syncer, dirs: map[chunk.Incarnation]string{}, logs: map[chunk.Incarnation]*Log{}}
 	if s.fs == nil {
 		s.fs = vfs.OS{}
+	}
+	if s.damaged = o.Damaged; s.damaged == nil {
+		s.damaged = func(*Log, *DamageError) {}
 	}
 	if s.syncer == nil {
 		parallel := o.SyncParallel
@@ -366,7 +374,18 @@ func (s *Store) Open(inc chunk.Incarnation, c Config) (*Log, Recovery, error) {
 		return nil, r, fmt.Errorf("open %s: %w", dir, err)
 	}
 	s.candidates.add(candidate{log: l})
+	for _, d := range r.Damage {
+		s.damaged(l, d)
+	}
 	return l, r, nil
+}
+
+// reopened tells whether the log was closed and its files are open as another.
+func (s *Store) reopened(l *Log) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	other := s.logs[l.inc]
+	return other != nil && other != l
 }
 
 // Remove removes a stream with all its files. It may be repeated until it
@@ -423,9 +442,11 @@ func (s *Store) Quarantine(inc chunk.Incarnation) error {
 // StoreStats counts what a store holds and does.
 type StoreStats struct {
 	Streams, OpenLogs, OpenFiles int
-	Cache                        CacheStats
-	Journal                      JournalStats
-	Syncs                        vfs.SyncStats
+	// Damaged counts the segments, and ends of logs, that are known to be damaged.
+	Damaged int
+	Cache   CacheStats
+	Journal JournalStats
+	Syncs   vfs.SyncStats
 }
 
 // Stats returns the figures of now.
@@ -433,6 +454,9 @@ func (s *Store) Stats() StoreStats {
 	s.mu.Lock()
 	st := StoreStats{Streams: len(s.dirs), OpenLogs: len(s.logs)}
 	s.mu.Unlock()
+	for _, l := range s.openLogs() {
+		st.Damaged += l.damagedPlaces()
+	}
 	st.OpenFiles = s.handles.count()
 	st.Cache, st.Journal, st.Syncs = s.cache.snapshot(), s.journal.Stats(), s.syncer.Stats()
 	return st

@@ -87,7 +87,7 @@ lose data, 8 degraded.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		devCommand(t), serverCommand(t),
-		streamCommand(t), publishCommand(t), consumeCommand(t), segmentCommand(t), trackingCommand(t),
+		streamCommand(t), publishCommand(t), consumeCommand(t), segmentCommand(t), replicaCommand(t), trackingCommand(t),
 		benchCommand(t), versionCommand(t),
 	)
 	root.Args, root.RunE = noSubcommand, help

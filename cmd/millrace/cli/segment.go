@@ -23,7 +23,7 @@ func segmentCommand(t *terminal) *cobra.Command {
 			"millrace segment verify orders", "read every byte and check it",
 			"millrace segment verify --all --data-dir ./millrace-data", "the files of a stopped node",
 			"millrace segment dump ./millrace-data/streams/…/00000000000000000001.0.seg", "the chunks of one file"),
-		segmentList(t), segmentDump(t), segmentVerify(t))
+		segmentList(t), segmentDump(t), segmentVerify(t), repairCommand(t, "segment"))
 }
 
 // source is where a segment command finds files: the API of a running node, or

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/millrace/millrace/admin"
@@ -117,7 +118,8 @@ func (f figures) Figures(stream chunk.Incarnation) (admin.Figures, error) {
 	log, tracked := &s.Log, &s.Tracking
 	out := admin.Figures{
 		FirstOffset: uint64(log.First), NextOffset: uint64(s.Next), CommittedLSN: uint64(s.Commit), Segments: log.Segments,
-		StoredOffsets: tracked.Offsets, StoredOffsetsMax: tracked.OffsetsMax, StoredOffsetsEvicted: tracked.OffsetsEvicted,
+		DamagedSegments: log.Damaged,
+		StoredOffsets:   tracked.Offsets, StoredOffsetsMax: tracked.OffsetsMax, StoredOffsetsEvicted: tracked.OffsetsEvicted,
 		StoredOffsetsPending: s.PendingOffsets, WindowMS: s.WindowMilliseconds,
 		Sequences: tracked.Publishers, SequencesMax: tracked.PublishersMax, SequencesEvicted: tracked.PublishersEvicted,
 		Bytes: admin.Bytes{
@@ -127,6 +129,9 @@ func (f figures) Figures(stream chunk.Incarnation) (admin.Figures, error) {
 		},
 		TrackingBytes: uint64(log.TrackingBytes), TrackingBound: uint64(log.TrackingBound), SequenceBytes: uint64(log.SequenceBytes),
 		Compaction: compactionOf(&log.Compaction),
+	}
+	if errors.Is(s.Log.Err, segstore.ErrDamaged) {
+		out.DamagedSegments++
 	}
 	if out.NextOffset > out.FirstOffset {
 		out.Messages = out.NextOffset - out.FirstOffset
@@ -188,7 +193,22 @@ func (f figures) Verify(ctx context.Context, stream chunk.Incarnation) ([]admin.
 	if err != nil {
 		return nil, err
 	}
-	return folder.Verify(ctx)
+	verdicts, err := folder.Verify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := f.replica(stream)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range verdicts {
+		if len(v.Problems) > 0 && strings.HasSuffix(v.File, ".seg") {
+			if _, err := r.Check(v.File); err != nil { // so that the log knows, and may be repaired
+				f.n.log.Warn("check a file that looks damaged", "file", v.File, "error", err)
+			}
+		}
+	}
+	return verdicts, nil
 }
 
 // Status is the process at a glance; admin adds what it can count itself.
@@ -196,6 +216,7 @@ func (n *Node) Status() admin.Status {
 	return admin.Status{
 		Node: n.config.NodeName, Version: n.version, Started: n.started.UTC(), DataDir: n.config.DataDir,
 		Disk: n.diskStatus(), Addresses: n.addresses, Scrub: n.scrubStatus(),
+		DamagedSegments: n.store.Stats().Damaged,
 	}
 }
 

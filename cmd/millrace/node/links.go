@@ -19,8 +19,8 @@ import (
 // Requests between nodes are grouped by the high byte of their method.
 const (
 	groupCluster = 1 // metadata: cluster
-	// 2: clients' commands that belong elsewhere; 3: operators' requests; 4:
-	// segments, and whatever else replicas ask each other.
+	// 2: clients' commands that belong elsewhere; 3: operators' requests.
+	groupRepair  = 4 // segments, and whatever else replicas ask each other
 	groupReplica = 5 // the coordinator's, to replicas
 )
 

@@ -62,6 +62,8 @@ type Node struct {
 	requests requests
 	// host is the metadata as other nodes reach it; nil before it opens.
 	host atomic.Pointer[cluster.Host]
+	// ask sends a request to another node.
+	ask func(ctx context.Context, to protocol.NodeID, method uint16, body []byte) ([]byte, error)
 	// nodeAddress is where other nodes find this one.
 	nodeAddress string
 	broker      *broker.Broker
@@ -182,7 +184,7 @@ const retryAfter = 250
 
 // openStore opens the disk and starts the room that runs replicas.
 func (n *Node) openStore(context.Context) error {
-	store, err := segstore.NewStore(segstore.Options{Dir: n.config.DataDir})
+	store, err := segstore.NewStore(segstore.Options{Dir: n.config.DataDir, Damaged: n.damaged})
 	if errors.Is(err, vfs.ErrLocked) {
 		return fmt.Errorf("%w: %s", ErrInUse, n.config.DataDir)
 	}
@@ -207,16 +209,15 @@ func (n *Node) openStore(context.Context) error {
 func (n *Node) scrub() {
 	ctx, stop := context.WithCancel(context.Background())
 	n.stopScrub = stop
-	log := n.log.Named("scrub")
-	n.scrubber = n.store.NewScrubber(segstore.ScrubOptions{Found: func(l *segstore.Log, d *segstore.DamageError) {
-		log.Error("a file is damaged", "stream", l.Incarnation(), "error", d)
-	}})
+	n.scrubber = n.store.NewScrubber(segstore.ScrubOptions{}) // what it finds, damaged hears
 	n.scrubbed.Go(func() { n.scrubber.Run(ctx) })
 }
 
 func (n *Node) openCluster(ctx context.Context) error {
 	fences := fencer{n.residents, n.transport}
 	n.requests.handle(groupReplica, n.waiting(fences.serve))
+	n.requests.handle(groupRepair, n.waiting(n.serveRepair))
+	n.ask = fences.ask
 	config := cluster.Config{
 		Dir: n.config.DataDir, Node: protocol.NodeID(n.config.NodeName), Version: n.version,
 		Endpoints: catalog.Endpoints{Stream: n.addresses.Advertised, HTTP: n.addresses.HTTP, Node: n.nodeAddress, Gossip: n.config.GossipAddr},

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/admin"
+)
+
+func replicaCommand(t *terminal) *cobra.Command {
+	return group("replica", "look after the copies of a stream",
+		examples("millrace replica repair orders", "fetch damaged segments from another replica"),
+		repairCommand(t, "replica"))
+}
+
+// repairCommand is a subcommand of replica and of segment.
+func repairCommand(t *terminal, of string) *cobra.Command {
+	var q query
+	cmd := &cobra.Command{
+		Use: "repair STREAM", Short: "fetch a stream's damaged segments from another replica", Args: arguments(1, 1),
+		Long: `Fetches the stream's damaged segments on the node that is asked from another
+replica. What comes is believed only if it is, chunk by chunk and as a whole, what
+was sealed here; the damaged file is kept in quarantine/. The stream goes on
+meanwhile. Exits with 8 if anything is damaged still, and with 7 if there is no
+other replica.`,
+		Example: examples(
+			"millrace "+of+" repair orders", "on the node at --addr",
+			"millrace segment verify orders", "what is damaged"),
+	}
+	q.addFlags(cmd, t)
+	cmd.Flags().Lookup("timeout").DefValue = "10m"
+	q.timeout = 10 * time.Minute
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var done admin.Repair
+		if err := q.call(cmd.Context(), "POST", streamPath(q.vhost, args[0])+"/repair", nil, &done); err != nil {
+			return err
+		}
+		if err := printOne(t.out, q.format, done, func(w io.Writer) error { return printRepair(w, done) }); err != nil {
+			return err
+		}
+		if n := len(done.Damaged); n > 0 {
+			return fail(exitDegraded, "%d places are damaged still", n)
+		}
+		return nil
+	}
+	return cmd
+}
+
+func printRepair(w io.Writer, done admin.Repair) error {
+	for _, file := range done.Repaired {
+		if _, err := fmt.Fprintf(w, "repaired %s\n", file); err != nil {
+			return err
+		}
+	}
+	for _, place := range done.Damaged {
+		if _, err := fmt.Fprintf(w, "left     %s\n", place); err != nil {
+			return err
+		}
+	}
+	if len(done.Repaired)+len(done.Damaged) > 0 {
+		return nil
+	}
+	_, err := fmt.Fprintln(w, "nothing is known to be damaged; millrace segment verify reads every byte")
+	return err
+}
