@@ -79,24 +79,21 @@ func (p *Pending) Lookup(ref []byte) (Update, bool) {
 // Current returns a reference's stored offset as the leader answers it: the
 // pending one, else the state's.
 func (p *Pending) Current(s *State, ref []byte) (chunk.Offset, bool) {
-	if e := p.updates.find(ref); e != nil {
-		return e.value.offset, !e.value.forget
-	}
-	v, ok := s.Offset(ref)
-	return v.Offset, ok
+	return value(p.find(s, ref))
 }
 
 // Store takes a client's store on the leader.
 func (p *Pending) Store(s *State, ref []byte, offset chunk.Offset, now chunk.Timestamp) Outcome {
-	current, has := p.Current(s, ref)
+	e, known := p.find(s, ref)
+	current, has := value(e, known)
 	if has && current == offset {
-		if e := p.updates.find(ref); e != nil {
+		if e != nil {
 			e.value.time = max(e.value.time, now)
 		}
 		s.Refresh(ref, now)
 		return Same
 	}
-	p.set(s, ref, update{offset: offset, time: now})
+	p.set(e, known, ref, update{offset: offset, time: now})
 	if has && offset < current {
 		return Back
 	}
@@ -106,29 +103,46 @@ func (p *Pending) Store(s *State, ref []byte, offset chunk.Offset, now chunk.Tim
 // Forget takes an operator's deletion on the leader; it tells whether the
 // reference had an offset.
 func (p *Pending) Forget(s *State, ref []byte, now chunk.Timestamp) bool {
-	if _, has := p.Current(s, ref); !has {
+	e, known := p.find(s, ref)
+	if _, has := value(e, known); !has {
 		return false
 	}
-	p.set(s, ref, update{forget: true, time: now})
+	p.set(e, known, ref, update{forget: true, time: now})
 	return true
+}
+
+// find returns a reference's pending update and, only if there is none, what
+// the state has of it.
+func (p *Pending) find(s *State, ref []byte) (*entry[update], *entry[stored]) {
+	if e := p.updates.find(ref); e != nil {
+		return e, nil
+	}
+	return nil, s.offsets.find(ref)
+}
+
+// value is the offset that what find has found stands for.
+func value(e *entry[update], known *entry[stored]) (offset chunk.Offset, has bool) {
+	switch {
+	case e != nil:
+		return e.value.offset, !e.value.forget
+	case known != nil:
+		return known.value.offset, !known.value.forgotten
+	}
+	return 0, false
 }
 
 // set gives a reference its newest update. The reference's string is the
 // state's where that has it, so that nothing is allocated in the long run.
-func (p *Pending) set(s *State, ref []byte, u update) {
+func (p *Pending) set(e *entry[update], known *entry[stored], ref []byte, u update) {
 	p.version++
-	e := p.updates.find(ref)
-	if e != nil {
+	switch {
+	case e != nil:
 		p.bytes -= updateBytes(e)
 		p.updates.move(e, uint64(p.epoch), p.version)
-	} else {
-		name := ""
-		if known := s.offsets.find(ref); known != nil {
-			name = known.ref
-		} else {
-			name = string(ref)
-		}
-		e = p.updates.add(name, uint64(p.epoch), p.version)
+	case known != nil:
+		e = p.updates.add(known.ref, uint64(p.epoch), p.version)
+	default:
+		e = p.updates.add(string(ref), uint64(p.epoch), p.version)
 	}
 	e.value = u
 	p.bytes += updateBytes(e)
@@ -169,6 +183,11 @@ func (p *Pending) Clear() {
 // Take moves updates into dst, the oldest first, as many as fit into bytesMax
 // of payload. What it takes is on its way into a chunk, or lost with the run.
 func (p *Pending) Take(dst []Update, bytesMax int) []Update {
+	if p.updates.refBytes+p.updates.len()*UpdateLengthMax(0) <= bytesMax {
+		dst = p.Append(dst)
+		p.Clear() // costs less than one removal after the other
+		return dst
+	}
 	for e := p.updates.front(); e != nil; e = p.updates.front() {
 		bytesMax -= UpdateLengthMax(len(e.ref))
 		if bytesMax < 0 {
