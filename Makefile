@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: mutants-sim help build run test race vet lint fuzz sim bench kill-test overtake overtake-wire goclient long soak ready ci clean start-bench crash-states mutants
+.PHONY: mutants-sim help build run test race vet lint fuzz sim bench kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -35,7 +35,9 @@ mutants: ## break the store's code in each way of a list: the walks over crashes
 kill-test: ## kill -9 at ROUNDS (10) random moments under load
 	KILL_ROUNDS=$(ROUNDS) go test ./integration -run '^TestKill$$' -count 1 -timeout 60m -v
 overtake: ## 24 h of stored offsets on a clock of its own, and each mechanism switched off
-	OVERTAKE_HOURS=24 OVERTAKE_CONTROLS=1 go test ./integration/overtake -count 1 -timeout 30m -v
+	OVERTAKE_HOURS=24 OVERTAKE_MANY_HOURS=3 OVERTAKE_CONTROLS=1 go test ./integration/overtake -count 1 -timeout 30m -v
+overtake-long: ## 24 h of 100,000 references (of which make overtake runs 3 h)
+	OVERTAKE_MANY_HOURS=24 go test ./integration/overtake -run '^TestOvertake_manyReferences$$' -count 1 -timeout 60m -v
 overtake-wire: ## a minute of stores over the wire with shortened intervals, then kill -9 (WIRE: how long)
 	OVERTAKE_WIRE=$(or $(WIRE),60s) go test ./integration -run '^TestOvertakeWire$$' -count 1 -timeout 10m -v
 goclient: ## the official Go client, unmodified, against a node

@@ -27,6 +27,7 @@ for part in 1 2 3 4; do
 done
 step sim make sim SEEDS=1..20000 RESULTS="$notes/sim.results"
 step mutants-sim make mutants-sim RESULTS="$notes/mutants.results"
+step overtake make overtake-long
 step bench make bench
 step crash-states make crash-states
 step fuzz env FUZZTIME="${FUZZTIME:-60s}" scripts/fuzz.sh
