@@ -75,6 +75,7 @@ func (d *lowDisk) wantMetric(series string, want float64) {
 // Where streams are above their limits, retention makes room before anybody is
 // stopped (RT-08, the first half).
 func TestLowDisk_retentionFreesSpaceFirst(t *testing.T) {
+	t.Parallel()
 	d := newLowDisk(t, "--retention-interval", "1h") // nothing but the disk has it run
 	d.create("s", "max-age", "1s")
 	d.units("s", 120) // 8 MB
@@ -97,6 +98,7 @@ func TestLowDisk_retentionFreesSpaceFirst(t *testing.T) {
 // queries, stored offsets and deletions go on; a stream that is deleted ends the
 // alarm, and what was sent meanwhile is confirmed (RT-08, the second half).
 func TestLowDisk_alarm(t *testing.T) {
+	t.Parallel()
 	d := newLowDisk(t)
 	d.create("s")
 	d.create("doomed")
@@ -160,11 +162,19 @@ func TestLowDisk_alarm(t *testing.T) {
 
 // A stop and a start during the alarm work, and the alarm is there again.
 func TestLowDisk_restart(t *testing.T) {
+	t.Parallel()
 	d := newLowDisk(t)
 	d.create("s")
 	d.units("s", 5)
+	blocked := dialNode(t, d.node)
+	defer blocked.Abort()
+	pub, err := blocked.DeclarePublisher(d.context(), client.PublisherConfig{Stream: "s"})
+	d.must(err)
 	d.leave(alarmBelow - mib)
 	eventually(t, "the alarm is there", func() bool { return d.level() == "alarm" })
+	_, err = pub.Publish(message(d.next["s"])) // which the node does not read
+	d.must(err)
+	d.must(pub.Flush())
 	d.restart(func() {
 		if code := d.node.Stop(); code != 0 {
 			t.Errorf("stopped with %d", code)

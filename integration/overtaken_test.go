@@ -17,6 +17,7 @@ import (
 // A consumer that retention overtakes goes on at the first message that is left:
 // it sees that by the offsets, and the node counts it and tells of it.
 func TestOvertaken_slowConsumer(t *testing.T) {
+	t.Parallel()
 	r := newRetained(t)
 	r.create("s", "max-length-bytes", fmt.Sprint(3_000_000), "stream-max-segment-size-bytes", fmt.Sprint(1_000_000))
 	r.publish("s", 10)
@@ -85,6 +86,7 @@ func TestOvertaken_slowConsumer(t *testing.T) {
 // away always get on, and nothing is called an error (RT-10 for readers; those
 // of replicas come with several nodes).
 func TestOvertaken_attachWhileFilesGo(t *testing.T) {
+	t.Parallel()
 	r := newRetained(t)
 	r.create("s", "max-length-bytes", "1")
 	deadline := time.Now().Add(2 * time.Second)
@@ -131,6 +133,7 @@ func TestOvertaken_attachWhileFilesGo(t *testing.T) {
 // However readers leave, nothing of them stays: no descriptor, no goroutine, and
 // no file that was given up is held open (RT-09).
 func TestOvertaken_readersLeaveNothing(t *testing.T) {
+	t.Parallel()
 	r := newRetained(t)
 	r.create("s", "max-length-bytes", fmt.Sprint(4*smallSegment))
 	r.units("s", 4)

@@ -15,6 +15,7 @@ import (
 // Age works on a stream that nobody writes to (RT-01). Here even the newest
 // messages go, since a segment ends by age too; numbering goes on behind them.
 func TestRetention_ageOfAQuietStream(t *testing.T) {
+	t.Parallel()
 	r := newRetained(t)
 	r.create("s", "max-age", "1s")
 	r.units("s", 20)
@@ -32,6 +33,7 @@ func TestRetention_ageOfAQuietStream(t *testing.T) {
 // What goes is judged by its last message (RT-02): on a slow stream nothing
 // younger than the limit ever goes.
 func TestRetention_takesNothingTooYoung(t *testing.T) {
+	t.Parallel()
 	const limit = time.Second
 	r := newRetained(t)
 	r.create("s", "max-age", "1s")
@@ -57,6 +59,7 @@ func TestRetention_takesNothingTooYoung(t *testing.T) {
 // A limit that is changed is in force at once, and stays so over rolls and
 // restarts; it may be raised above the one at the creation (RT-03).
 func TestRetention_changedLimitStays(t *testing.T) {
+	t.Parallel()
 	const unit = unitMessages * messageBytes
 	r := newRetained(t)
 	r.create("s", "max-length-bytes", fmt.Sprint(20*unit))
@@ -104,6 +107,7 @@ func TestRetention_changedLimitStays(t *testing.T) {
 // A kill right behind a roll takes nothing that was confirmed, and numbering
 // goes on (RT-05).
 func TestRetention_killBehindARoll(t *testing.T) {
+	t.Parallel()
 	r := newRetained(t)
 	r.create("s", "max-length-bytes", "1")
 	for round := range 6 {
@@ -126,6 +130,7 @@ func TestRetention_killBehindARoll(t *testing.T) {
 // Streams come and go beside others at their limits: those are held, and nothing
 // is said to have gone wrong (RT-06).
 func TestRetention_besideDeletions(t *testing.T) {
+	t.Parallel()
 	const streams, limit = 8, 4 * smallSegment
 	r := newRetained(t)
 	for i := range streams {
@@ -183,6 +188,7 @@ func passBy(r *retained, conn *client.Conn, name string) error {
 // StreamStats, the API, the metrics and a reader agree on the first offset, at
 // once after a start (RT-07).
 func TestRetention_firstOffsetAfterARestart(t *testing.T) {
+	t.Parallel()
 	r := newRetained(t)
 	r.create("s", "max-length-bytes", fmt.Sprint(3*smallSegment))
 	r.units("s", 10)
@@ -202,6 +208,7 @@ func TestRetention_firstOffsetAfterARestart(t *testing.T) {
 
 // A reader at or before a moving first offset goes on at the new one (RT-11).
 func TestRetention_readersAtAMovingFirstOffset(t *testing.T) {
+	t.Parallel()
 	r := newRetained(t)
 	r.create("s", "max-age", "1s")
 	r.publish("s", unitMessages)
@@ -236,6 +243,7 @@ func TestRetention_readersAtAMovingFirstOffset(t *testing.T) {
 // Every argument is checked when a stream is created; each create has one answer
 // and the connection goes on (RT-12).
 func TestRetention_badArguments(t *testing.T) {
+	t.Parallel()
 	r := newRetained(t)
 	for key, values := range map[string][]string{
 		"max-age":                       {"D", "10", "-1s", "1000000000Y", "", "5 s", "0s", "1.5h", "PT1H", "7d"},

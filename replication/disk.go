@@ -154,7 +154,8 @@ func (d *diskWatch) judge(now time.Time) (begin bool) {
 		d.round.began = time.Time{}
 		return false
 	}
-	begin = d.round.began.IsZero() || now.Sub(d.round.began) >= d.node.retainEvery
+	// At the start there are no replicas yet, and no publishers.
+	begin = d.node.hasReplicas() && (d.round.began.IsZero() || now.Sub(d.round.began) >= d.node.retainEvery)
 	if begin {
 		d.round.began = now
 	}

@@ -208,3 +208,28 @@ func TestDisk_everyReplicaRetains(t *testing.T) {
 		})
 	})
 }
+
+// A node that starts on a low disk lets retention run once its replicas are
+// there, before anybody is stopped.
+func TestDisk_lowAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newSmallDisk(t, func(f *fixture) {
+			f.stream.Settings.RetainAge, f.stream.Settings.Log.MaxAge = time.Hour, time.Hour
+		})
+		defer d.stop()
+		d.publish(d.declare(""), numbered(1, 1500, 1000)...)
+		time.Sleep(90 * time.Minute)
+		synctest.Wait()
+		d.stop()
+		d.leave(512 << 10)
+		d.levels = nil
+		d.config.Clocks = func() []time.Time { return []time.Time{time.Now()} } // which know how long it was down
+		d.start(false)
+		d.lead(2)
+		d.wait()
+		d.wantLevels(segstore.DiskLow, segstore.DiskRoomy)
+		if n := len(d.records()); n != 0 {
+			t.Fatalf("%d records are left", n)
+		}
+	})
+}

@@ -185,6 +185,12 @@ func (n *Node) Replica(inc chunk.Incarnation) (*Replica, bool) {
 	return r, r != nil
 }
 
+func (n *Node) hasReplicas() bool {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return len(n.replicas) > 0
+}
+
 // Replicas calls f for each replica of the node, in the order of incarnations.
 func (n *Node) Replicas(f func(*Replica)) {
 	n.mu.RLock()
