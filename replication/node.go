@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/tracking"
 )
 
 // Config says what a Node is made of. Zero fields take the defaults.
@@ -56,6 +57,9 @@ type Config struct {
 	// Lost hears that a run of a replica ended, and with it any epoch that it
 	// led: the coordinator elects anew. It must not block.
 	Lost func(chunk.Incarnation, error)
+	// Evicted hears, once a minute of a stream at most, that the caps of tracking
+	// have taken more references since the last time. It must not block.
+	Evicted func(chunk.Incarnation, tracking.Stats)
 }
 
 const retainEveryDefault = 10 * time.Second
@@ -71,6 +75,7 @@ type Node struct {
 	retainEvery time.Duration
 	proposeFunc func(chunk.Incarnation, protocol.Proposal)
 	lostFunc    func(chunk.Incarnation, error)
+	evictedFunc func(chunk.Incarnation, tracking.Stats)
 
 	transport Transport
 	yieldFunc func(chunk.Incarnation, chunk.Epoch, protocol.NodeID)
@@ -103,7 +108,7 @@ func NewNode(c Config) *Node {
 	}
 	n := &Node{
 		id: c.ID, store: c.Store, clock: c.Clock, started: c.Clock.Now(), duplicates: c.Duplicates,
-		limits: c.Limits, retainEvery: c.RetainEvery, proposeFunc: c.Propose, lostFunc: c.Lost,
+		limits: c.Limits, retainEvery: c.RetainEvery, proposeFunc: c.Propose, lostFunc: c.Lost, evictedFunc: c.Evicted,
 		transport: c.Transport, yieldFunc: c.Yield, newRun: c.RunID,
 		queue: c.Scheduler, alarms: &alarms{clock: c.Clock},
 		replicas: map[chunk.Incarnation]*Replica{}, linked: map[protocol.NodeID]bool{},

@@ -1,9 +1,6 @@
 package replication
 
 import (
-	"slices"
-	"strings"
-
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/tracking"
@@ -16,8 +13,8 @@ import (
 // Tracked is a stream's tracking at one moment of its leader.
 type Tracked struct {
 	Time      chunk.Timestamp      // of the moment
-	Offsets   []tracking.Reference // by reference
-	Sequences []TrackedSequence    // by reference
+	Offsets   []tracking.Reference // the least recently stored first
+	Sequences []TrackedSequence    // the least recently written first
 }
 
 // TrackedSequence is what a stream knows of a publisher.
@@ -53,13 +50,11 @@ func (r *Replica) tracked() (*Tracked, error) {
 		return nil, ErrTrackingUnknown
 	}
 	r.takeStores()
-	list := &Tracked{Time: t.stamp, Offsets: t.pending.References(state)}
-	slices.SortFunc(list.Offsets, func(a, b tracking.Reference) int { return strings.Compare(a.Ref, b.Ref) })
+	list := &Tracked{Time: t.stamp, Offsets: t.pending.References(state)} // sorting is for others than the turn
 	sessions := r.publishers.sessions()
 	for ref, s := range state.Publishers() {
 		list.Sequences = append(list.Sequences, TrackedSequence{ref, s.Last, s.LSN, sessions[ref]})
 	}
-	slices.SortFunc(list.Sequences, func(a, b TrackedSequence) int { return strings.Compare(a.Reference, b.Reference) })
 	return list, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/vfs"
+	"github.com/millrace/millrace/tracking"
 )
 
 // change carries changes out and waits for their commit.
@@ -373,6 +374,46 @@ func TestStats_windowOfAnIdleStream(t *testing.T) {
 		time.Sleep(11 * time.Minute)
 		if st := f.replica.Stats(); st.WindowMilliseconds != 5000 || st.Turns != turns {
 			t.Errorf("idle it is %d ms, after %d turns", st.WindowMilliseconds, st.Turns-turns)
+		}
+	})
+}
+
+// When the caps bite, operators are told, once a minute at most.
+func TestEvictions_areTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := make(chan tracking.Stats, 100)
+		f := newFixture(t, vfs.NewMem(), "/data", func(f *fixture) {
+			f.stream.Settings.Log.Caps = tracking.Caps{Offsets: 10, Publishers: 5}
+			f.config.Evicted = func(_ chunk.Incarnation, s tracking.Stats) { told <- s }
+		})
+		f.lead(1)
+		var changes []TrackingChange
+		for i := range 13 {
+			changes = append(changes, set(fmt.Sprint("reader", i), 1))
+		}
+		f.wantChanged(nil)
+		if len(told) != 0 {
+			t.Fatal("told of nothing")
+		}
+		for _, c := range changes {
+			if _, err := f.change(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * evictionsEvery)
+		for i := range 7 {
+			f.publish(f.declare(fmt.Sprint("p", i)), message{id: 1, body: "m"})
+		}
+		time.Sleep(2 * evictionsEvery)
+		f.wantChanged(nil) // a turn
+		close(told)
+		var last tracking.Stats
+		n := 0
+		for last = range told {
+			n++
+		}
+		if n < 2 || n > 4 || last.OffsetsEvicted != 3 || last.PublishersEvicted != 2 {
+			t.Fatalf("told %d times, at last %+v", n, last)
 		}
 	})
 }

@@ -137,6 +137,7 @@ func (r *Replica) rest() {
 		return
 	}
 	r.counters.look(t.run.log.Tracking(), t.pending, t.pacer)
+	r.tellEvictions()
 	if t.epoch != 0 && t.pacer != nil {
 		if d := t.pacer.Decide(t.stamp, false); d.Until != tracking.Never {
 			at := max(d.Until, t.lastUser+rideWithin, t.stamp+1)
@@ -154,6 +155,26 @@ func (r *Replica) rest() {
 			r.goIdle(durable)
 		}
 	}
+}
+
+// evictionsEvery is how often operators hear of one stream's evictions.
+const evictionsEvery = time.Minute
+
+// tellEvictions says that the caps of tracking have bitten.
+func (r *Replica) tellEvictions() {
+	t, c := &r.turns, &r.counters
+	c.mu.Lock()
+	now := c.tracking
+	c.mu.Unlock()
+	evicted := now.OffsetsEvicted + now.PublishersEvicted
+	if evicted < t.evictedTold {
+		t.evictedTold = 0 // a new run counts from 0
+	}
+	if evicted == t.evictedTold || r.node.evictedFunc == nil || t.now.Sub(t.evictedAt) < evictionsEvery {
+		return
+	}
+	t.evictedTold, t.evictedAt = evicted, t.now
+	r.node.evictedFunc(r.stream.Incarnation, now)
 }
 
 // goIdle remembers how far the log is safe (design 3.7), and gives memory back.

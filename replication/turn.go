@@ -110,7 +110,10 @@ type turns struct {
 	ageWant    bool      // the log may be due to roll by age
 	asked      []retentionAsk
 	unused     []*reference // that may have lost their last session
-	owed       []owedChange // of operators, in the order of their places
+	// evictedTold and evictedAt are of the last time that evictions were told.
+	evictedTold uint64
+	evictedAt   time.Time
+	owed        []owedChange // of operators, in the order of their places
 
 	closing, removing []func(error)
 	active            time.Time     // when something was last committed

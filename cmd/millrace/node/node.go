@@ -28,6 +28,7 @@ import (
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/vfs"
+	"github.com/millrace/millrace/tracking"
 )
 
 // ErrInUse: another process works in the data directory.
@@ -197,7 +198,7 @@ func (n *Node) openStore(context.Context) error {
 		ID: protocol.NodeID(n.config.NodeName), Store: store, Duplicates: duplicates[n.config.PublisherDuplicate],
 		Transport: n.transport, Limits: protocol.Limits{RetryAfter: retryAfter},
 		RetainEvery: n.config.RetentionInterval, Disk: replication.DiskConfig{Rule: n.config.Disk, Changed: n.diskChanged},
-		Propose: n.propose, Lost: n.lost, Yield: n.yield,
+		Propose: n.propose, Lost: n.lost, Yield: n.yield, Evicted: n.evicted,
 	})
 	n.residents = newResidents(&n.config, n.store, n.replicas, n.log.Named("residents"))
 	n.transport.replicas, n.transport.standing = n.replicas, n.residents.standing
@@ -335,6 +336,13 @@ func (n *Node) lost(stream chunk.Incarnation, err error) {
 			c.LeaderOver(stream, s.Epoch)
 		}
 	})
+}
+
+// evicted says that a stream has more readers or publishers than it keeps.
+func (n *Node) evicted(stream chunk.Incarnation, s tracking.Stats) {
+	n.log.Warn("tracking is full: the least recently used references go (tracking.stored_offsets, tracking.publishers)",
+		"stream", stream.String(), "stored_offsets", s.Offsets, "stored_offsets_evicted", s.OffsetsEvicted,
+		"publishers", s.Publishers, "publishers_evicted", s.PublishersEvicted)
 }
 
 // yield tells the metadata that a leader that is to go has handed everything to
