@@ -63,6 +63,8 @@ func (l *Log) attach(spec Spec, commit chunk.LSN) (*Reader, error) {
 func (l *Log) AttachLSN(lsn chunk.LSN) *Reader { return &Reader{log: l, all: true, lsn: lsn} }
 
 func (l *Log) end() (chunk.Tail, chunk.Offset) {
+	l.reading.RLock()
+	defer l.reading.RUnlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.tail, l.next
@@ -71,8 +73,8 @@ func (l *Log) end() (chunk.Tail, chunk.Offset) {
 // OffsetAfter returns the offset behind the last record of the chunks up to an
 // LSN that is in the log, or the one before its start.
 func (l *Log) OffsetAfter(lsn chunk.LSN) (chunk.Offset, error) {
-	lay := l.layout.Load()
 	tail, next := l.end()
+	lay := l.layout.Load()
 	switch {
 	case lsn >= tail.LSN:
 		return next, nil

@@ -58,6 +58,10 @@ type Log struct {
 	// remember from before are void.
 	cuts atomic.Uint64
 
+	// reading is held while a cut reads the files anew: what tail and segments say
+	// then is true of no log. Who attaches or describes waits. Taken before mu.
+	reading sync.RWMutex
+
 	// mu guards the fields below, which syncs and readers touch too.
 	mu      sync.Mutex
 	summary manifest.Summary // of the active segment; written by the mutator only
@@ -262,7 +266,9 @@ type SegmentFigures struct {
 
 // SegmentFigures describes all segments from the log start on, for operators.
 func (l *Log) SegmentFigures() []SegmentFigures {
+	l.reading.RLock()
 	infos, segments := l.describe()
+	l.reading.RUnlock()
 	list := make([]SegmentFigures, len(infos))
 	for i := range infos {
 		list[i].SegmentInfo, list[i].IndexBytes = infos[i], segments[i].indexSize()
@@ -273,11 +279,14 @@ func (l *Log) SegmentFigures() []SegmentFigures {
 
 // Segments describes all segments from the log start on.
 func (l *Log) Segments() []SegmentInfo {
+	l.reading.RLock()
+	defer l.reading.RUnlock()
 	infos, _ := l.describe()
 	return infos
 }
 
-// describe returns the segments as well, one for each description.
+// describe returns the segments as well, one for each description. reading is
+// held for reading.
 func (l *Log) describe() ([]SegmentInfo, []*segment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -328,10 +337,12 @@ type Stats struct {
 
 // Stats returns the figures of now.
 func (l *Log) Stats() Stats {
+	l.reading.RLock()
 	infos, segments := l.describe()
 	l.mu.Lock()
 	st := Stats{Tail: l.tail, Durable: l.durable, Next: l.next, Repaired: l.repaired, Err: l.err()}
 	l.mu.Unlock()
+	l.reading.RUnlock()
 	st.Commit, st.First, st.Segments = l.Commit(), l.First(), len(infos)
 	st.Compaction = l.compactionOf(infos)
 	summaries := make([]manifest.Summary, len(infos))

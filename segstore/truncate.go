@@ -113,7 +113,9 @@ func (l *Log) mayRewrite() error {
 // up to keep all the same: Close must not take the failure for a log that never
 // had anything, and cut it all away.
 func (l *Log) reload(step string, keep chunk.LSN) (Recovery, error) {
+	l.reading.Lock()
 	r, err := l.recover()
+	l.reading.Unlock()
 	if err != nil {
 		l.mu.Lock()
 		l.durable = chunk.Tail{LSN: keep}
