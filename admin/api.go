@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +45,7 @@ func (s *Server) routes() []route {
 		{"POST", "/api/v1/streams/{vhost}/{stream}/repair", administrator, (*Server).repairStream},
 		{"GET", "/api/v1/connections", operator, (*Server).listConnections},
 		{"DELETE", "/api/v1/connections/{name}", administrator, (*Server).closeConnection},
-	}, append(profileRoutes(), pageRoutes()...)...)
+	}, slices.Concat(s.clusterRoutes(), profileRoutes(), pageRoutes())...)
 }
 
 // healthz answers as long as the process can answer at all.

@@ -16,6 +16,10 @@ var (
 	ErrElsewhere = errors.New("another node leads the stream")
 	// ErrNoSegment: the log has no file of that name.
 	ErrNoSegment = errors.New("no such segment")
+	// ErrUnavailable: no majority of the nodes answered in time.
+	ErrUnavailable = errors.New("the cluster's metadata can't be changed now")
+	// ErrOtherCluster: the node asked about is one of another cluster.
+	ErrOtherCluster = errors.New("the node belongs to another cluster")
 	// ErrNotLed: the stream has no leader now, or lost it on the way.
 	ErrNotLed = errors.New("the stream has no leader at present")
 	// ErrReferenceInUse: a publisher is connected under the reference.
@@ -63,6 +67,10 @@ var statuses = []struct {
 	{ErrNoPeer, http.StatusPreconditionFailed, "no_peer", "millrace segment verify STREAM names what is lost; the rest can be read, and deleting the stream gives all of it up"},
 	{errNoConnection, http.StatusNotFound, "no_connection", ""},
 	{catalog.ErrUnsafe, http.StatusPreconditionFailed, "unsafe", ""},
+	{catalog.ErrNodeMissing, http.StatusNotFound, "node_missing", "see millrace cluster members"},
+	{catalog.ErrNodeInUse, http.StatusConflict, "node_in_use", "see millrace cluster members"},
+	{ErrOtherCluster, http.StatusConflict, "other_cluster", "a node changes its cluster only with an empty data directory: stop it, move that away, start it with --join"},
+	{ErrUnavailable, http.StatusServiceUnavailable, "unavailable", "see millrace cluster members; a majority of the metadata's voters must answer"},
 	{catalog.ErrLimit, http.StatusTooManyRequests, "limit", ""},
 	{os.ErrDeadlineExceeded, http.StatusGatewayTimeout, "timeout", "ask again; the node may be electing or its disk slow"},
 }

@@ -31,7 +31,9 @@ type house struct {
 	figures   Figures
 	sessions  map[string]Connection
 	traffic   Traffic
-	elsewhere bool // the leader of every stream
+	elsewhere bool     // the leader of every stream
+	down      []string // nodes
+	headless  bool     // the metadata has no leader
 	notReady  error
 	serial    chunk.Incarnation
 	tracked   map[string]Reference // by kind and reference
@@ -225,7 +227,7 @@ func authenticate(_, password string, remote netip.Addr) error {
 
 // server joins the house to a Server.
 func (h *house) server() *Server {
-	return New(Parts{Metadata: h, Replicas: h, Tracking: h, Sessions: h, Node: h, Authenticate: authenticate, Log: hclog.NewNullLogger()})
+	return New(Parts{Metadata: h, Replicas: h, Tracking: h, Sessions: h, Node: h, Company: h, Authenticate: authenticate, Log: hclog.NewNullLogger()})
 }
 
 // call asks handler as user (none if empty) and returns status and body.

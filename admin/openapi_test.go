@@ -121,7 +121,7 @@ func TestOpenAPI_describesEveryField(t *testing.T) {
 	}
 	values := []any{
 		Status{}, Stream{}, Bytes{}, Segment{}, Chunk{}, Verdict{}, Connection{}, CreateStream{}, Failure{},
-		Reference{}, SetOffset{}, CopyOffset{}, MovedOffset{}, ExpireOffsets{}, Retention{}, Disk{},
+		Reference{}, SetOffset{}, CopyOffset{}, MovedOffset{}, ExpireOffsets{}, Retention{}, Disk{}, Cluster{}, Member{}, Joining{},
 	}
 	for _, v := range values {
 		of := reflect.TypeOf(v)

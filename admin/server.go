@@ -110,6 +110,7 @@ type Server struct {
 	tracking     Tracking
 	sessions     Sessions
 	node         Node
+	company      Company
 	authenticate Authenticate
 	log          hclog.Logger
 	registry     *prometheus.Registry
@@ -122,6 +123,7 @@ type Parts struct {
 	Tracking     Tracking
 	Sessions     Sessions
 	Node         Node
+	Company      Company
 	Authenticate Authenticate
 	Log          hclog.Logger
 }
@@ -130,7 +132,7 @@ type Parts struct {
 func New(parts Parts) *Server {
 	s := &Server{
 		metadata: parts.Metadata, replicas: parts.Replicas, tracking: parts.Tracking, sessions: parts.Sessions,
-		node: parts.Node, authenticate: parts.Authenticate, log: parts.Log,
+		node: parts.Node, company: parts.Company, authenticate: parts.Authenticate, log: parts.Log,
 	}
 	s.registry = newRegistry(s)
 	return s

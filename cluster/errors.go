@@ -27,8 +27,6 @@ var (
 	ErrTwin = errors.New("another node of this name is running")
 	// ErrOtherCluster: the node belongs to another cluster.
 	ErrOtherCluster = errors.New("node belongs to another cluster")
-	// ErrUnsafe: the change could cost the metadata or a stream its majority.
-	ErrUnsafe = errors.New("refused because it is not safe")
 	// ErrVoid: the replica does not lead the epoch of an installation and will
 	// not (A5). A Fencer answers it; the stream gets a new epoch.
 	ErrVoid = errors.New("assignment is void")

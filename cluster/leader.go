@@ -49,7 +49,7 @@ type failure struct {
 // failureCodes are the conditions that keep their meaning between nodes.
 var failureCodes = map[string]error{
 	"unavailable": ErrUnavailable, "no-leader": ErrNoLeader, "stopped": ErrStopped, "removed": ErrRemoved,
-	"twin": ErrTwin, "other-cluster": ErrOtherCluster, "unsafe": ErrUnsafe, "failed": ErrFailed,
+	"twin": ErrTwin, "other-cluster": ErrOtherCluster, "unsafe": catalog.ErrUnsafe, "node-missing": catalog.ErrNodeMissing, "failed": ErrFailed,
 }
 
 // remoteError is a failure that came from another node.

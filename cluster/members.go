@@ -101,7 +101,7 @@ func (c *Cluster) transferHere(ctx context.Context, to protocol.NodeID) (nothing
 			continue
 		case !c.coord.isUp(id):
 			if to != "" {
-				return nothing{}, fmt.Errorf("%w: node %q does not answer", ErrUnsafe, to)
+				return nothing{}, fmt.Errorf("%w: node %q does not answer", catalog.ErrUnsafe, to)
 			}
 			continue
 		}
@@ -112,11 +112,29 @@ func (c *Cluster) transferHere(ctx context.Context, to protocol.NodeID) (nothing
 	if _, member := c.View().Node(to); to != "" && !member {
 		return nothing{}, nodeMissing(to)
 	}
-	return nothing{}, fmt.Errorf("%w: no other voter on metadata answers (asked for %q)", ErrUnsafe, to)
+	return nothing{}, fmt.Errorf("%w: no other voter on metadata answers (asked for %q)", catalog.ErrUnsafe, to)
 }
 
 func nodeMissing(node protocol.NodeID) error {
 	return fmt.Errorf("%w: %q", catalog.ErrNodeMissing, node)
+}
+
+// Meet makes the node at an address known to this one, and this one to it. Two
+// members that have lost each other's addresses so find each other again.
+func (c *Cluster) Meet(ctx context.Context, addr string) (protocol.NodeID, error) {
+	if c.config.Network == nil {
+		return "", fmt.Errorf("%w: this node has no way to talk to others; give it cluster.secret_file or node.tls.cert", catalog.ErrBadArgument)
+	}
+	w, err := c.knock(ctx, addr, question{Ask: askHello})
+	switch {
+	case err != nil && !final(err):
+		return "", fmt.Errorf("%w: %s: %w", ErrUnavailable, addr, err)
+	case err != nil:
+		return "", err
+	case w.Me.Cluster != c.ID():
+		return "", fmt.Errorf("%w: node %q at %s is of cluster %q, this one of %q", ErrOtherCluster, w.Me.Node, addr, w.Me.Cluster, c.ID())
+	}
+	return w.Me.Node, nil
 }
 
 // Drain moves leaders away from a node and gives it nothing new; with leave its
@@ -144,10 +162,10 @@ func (c *Cluster) removeHere(ctx context.Context, node protocol.NodeID) (nothing
 	}
 	up := func(n protocol.NodeID) bool { return n == c.config.Node || c.coord.isUp(n) }
 	if err := majorityWithout(servers, node, up); err != nil {
-		return nothing{}, fmt.Errorf("%w: without %q the metadata could not change any more: %w", ErrUnsafe, node, err)
+		return nothing{}, fmt.Errorf("%w: without %q the metadata could not change any more: %w", catalog.ErrUnsafe, node, err)
 	}
 	if streams := lostWithout(c.View(), node, up); len(streams) > 0 {
-		return nothing{}, fmt.Errorf("%w: without %q these streams have too few replicas that answer: %s", ErrUnsafe, node, some(streams))
+		return nothing{}, fmt.Errorf("%w: without %q these streams have too few replicas that answer: %s", catalog.ErrUnsafe, node, some(streams))
 	}
 	return nothing{}, c.do(ctx, &catalog.MarkNode{ID: node, Draining: true, Leaving: true})
 }

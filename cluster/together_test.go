@@ -21,6 +21,7 @@ import (
 // every call and sees what it did. The leader is killed, another leads, and the
 // first comes back.
 func TestTogether_threeNodes(t *testing.T) {
+	t.Parallel()
 	sites := newTown(t).gather("n1", "n2", "n3")
 	for _, s := range sites {
 		if s.ID() == "" || s.ID() != sites[0].ID() {
@@ -64,6 +65,7 @@ func TestTogether_threeNodes(t *testing.T) {
 // All nodes stop, and come back one after the other, each under another address
 // than the others remember but for the first (EL-07, EL-09).
 func TestTogether_allComeBack(t *testing.T) {
+	t.Parallel()
 	sites := newTown(t).gather("n1", "n2", "n3")
 	voting(t, sites, 3, 0)
 	create(t, sites[1].Cluster, "kept")
@@ -99,6 +101,7 @@ func TestTogether_allComeBack(t *testing.T) {
 // Nodes that are started one after the other form one cluster too; as long as
 // one is missing there is none, and a node that gives up waiting can come again.
 func TestFound_staggered(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	sites := []*site{w.site("a"), w.site("b"), w.site("c")}
 	listeners := []net.Listener{sites[0].bind(), sites[1].bind(), sites[2].bind()}
@@ -146,6 +149,7 @@ func TestFound_staggered(t *testing.T) {
 // A cluster is founded with the word of all, and a word is given once: whatever
 // subsets see each other, there is one cluster at most (EL-04).
 func TestFound_oneAtMostInEveryHalf(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	sites := []*site{w.site("a"), w.site("b"), w.site("c"), w.site("d")}
 	var listeners []net.Listener
@@ -179,6 +183,7 @@ func TestFound_oneAtMostInEveryHalf(t *testing.T) {
 // A pledge survives a restart, is given to one founder alone, and is free again
 // once that founder says that it founds nothing.
 func TestFound_pledges(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	s := w.site("p")
 	c, err := prepare(Config{Dir: s.dir, Node: "p", Fencer: faraway{w}, Network: unwired{}, Log: nullLog, Joins: Joins{Addresses: []string{"x:1"}, Expect: 3}})
@@ -227,6 +232,7 @@ func TestFound_pledges(t *testing.T) {
 // A member's restart behind a cut founds nothing and changes nothing; an emptied
 // one neither (EL-04).
 func TestTogether_cutOffNodeIsNoCluster(t *testing.T) {
+	t.Parallel()
 	sites := newTown(t).gather("n1", "n2", "n3")
 	voting(t, sites, 3, 0)
 	for _, s := range sites {
@@ -249,6 +255,7 @@ func TestTogether_cutOffNodeIsNoCluster(t *testing.T) {
 // More than five nodes: five vote, the others have everything all the same; a
 // voter that is removed makes room for another.
 func TestTogether_sevenNodes(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	sites := w.gather("n1", "n2", "n3")
 	for _, name := range []protocol.NodeID{"n4", "n5", "n6", "n7"} {
@@ -282,6 +289,7 @@ func TestTogether_sevenNodes(t *testing.T) {
 // A node that was removed and comes back with its old data is told so and
 // disturbs nobody; emptied, it may join again (EL-06).
 func TestRemove_comesBack(t *testing.T) {
+	t.Parallel()
 	sites := newTown(t).gather("n1", "n2", "n3")
 	voting(t, sites, 3, 0)
 	gone := others(sites, leaderOf(t, sites))[0]
@@ -309,6 +317,7 @@ func TestRemove_comesBack(t *testing.T) {
 // What would leave the metadata without a majority is refused, and says who is
 // missing.
 func TestRemove_keepsTheMajority(t *testing.T) {
+	t.Parallel()
 	sites := newTown(t).gather("n1", "n2", "n3")
 	voting(t, sites, 3, 0)
 	leader := leaderOf(t, sites)
@@ -317,7 +326,7 @@ func TestRemove_keepsTheMajority(t *testing.T) {
 	down.stop()
 	until(t, "the node is missed", func() bool { return !leader.coord.isUp(down.name) })
 	err := leader.Remove(within(t), healthy.name)
-	if !errors.Is(err, ErrUnsafe) || !strings.Contains(err.Error(), string(down.name)) {
+	if !errors.Is(err, catalog.ErrUnsafe) || !strings.Contains(err.Error(), string(down.name)) {
 		t.Errorf("remove a healthy node while another is down: %v", err)
 	}
 	if err := leader.Remove(within(t), "n9"); !errors.Is(err, catalog.ErrNodeMissing) {
@@ -332,6 +341,7 @@ func TestRemove_keepsTheMajority(t *testing.T) {
 // is gone, and its replicas count for nothing (D1). While the old one runs, it
 // is refused.
 func TestJoin_emptiedMember(t *testing.T) {
+	t.Parallel()
 	sites := newTown(t).gather("n1", "n2", "n3")
 	voting(t, sites, 3, 0)
 	create(t, sites[0].Cluster, "s")
@@ -360,6 +370,7 @@ func TestJoin_emptiedMember(t *testing.T) {
 // node.json copied to a second node is refused while the first runs; the first
 // goes on undisturbed.
 func TestJoin_copiedIdentity(t *testing.T) {
+	t.Parallel()
 	sites := newTown(t).gather("n1", "n2", "n3")
 	voting(t, sites, 3, 0)
 	first := others(sites, leaderOf(t, sites))[0]
@@ -377,6 +388,7 @@ func TestJoin_copiedIdentity(t *testing.T) {
 // A node of one cluster that is given an address of another one stays in its
 // own, and a node half way into one is not taken into the other (EL-17).
 func TestJoin_anotherCluster(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	a, b := w.site("a"), w.site("b")
 	a.start(Joins{Expect: 1})
@@ -405,6 +417,7 @@ func TestJoin_anotherCluster(t *testing.T) {
 
 // A single node that was alone for long takes a second and a third one in.
 func TestJoin_growsFromOne(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	one := w.site("n1")
 	one.start(Joins{Expect: 1})
@@ -432,6 +445,7 @@ func TestJoin_growsFromOne(t *testing.T) {
 
 // The leader that drains makes another one lead the metadata.
 func TestDrain_movesTheMetadata(t *testing.T) {
+	t.Parallel()
 	sites := newTown(t).gather("n1", "n2", "n3")
 	voting(t, sites, 3, 0)
 	leader := leaderOf(t, sites)
@@ -452,6 +466,7 @@ func TestDrain_movesTheMetadata(t *testing.T) {
 // Reads go on without a majority; what would change the metadata ends with its
 // deadline, and says why.
 func TestTogether_readsWithoutAMajority(t *testing.T) {
+	t.Parallel()
 	sites := newTown(t).gather("n1", "n2", "n3")
 	voting(t, sites, 3, 0)
 	create(t, sites[0].Cluster, "s")
@@ -470,4 +485,48 @@ func TestTogether_readsWithoutAMajority(t *testing.T) {
 	if o := last.Overview(ctx); o.Seen || len(o.Members) != 3 {
 		t.Errorf("overview: %+v", o)
 	}
+}
+
+// Of three nodes two are lost for good: the third goes on alone with what it
+// has. Nobody else may run meanwhile, and the lost ones are strangers afterwards.
+func TestRecover_oneGoesOnAlone(t *testing.T) {
+	t.Parallel()
+	sites := newTown(t).gather("n1", "n2", "n3")
+	voting(t, sites, 3, 0)
+	create(t, sites[0].Cluster, "everywhere")
+	left := sites[2]
+	if err := Recover(left.dir); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("beside the running node: %v", err)
+	}
+	eventually(t, left.Cluster, "the last sees the stream", func(v *catalog.State) bool { _, ok := v.Stream("/", "everywhere"); return ok })
+	id := left.ID()
+	for _, s := range sites {
+		s.stop()
+	}
+	plan, err := PlanRecovery(left.dir)
+	if err != nil || plan.Node != "n3" || plan.Kept != 1 || len(plan.GivenUp) != 2 || len(plan.Lost) != 0 {
+		t.Fatalf("plan %+v, %v", plan, err)
+	}
+	for range 2 { // it may be cut short and repeated
+		if err := Recover(left.dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left.start(Joins{Addresses: []string{sites[0].addr}, Expect: 3})
+	s, ok := left.View().Stream("/", "everywhere")
+	if !ok || left.ID() != id || len(s.Replicas) != 1 || s.Replicas[0].Node != "n3" {
+		t.Fatalf("cluster %s, stream %+v", left.ID(), s)
+	}
+	create(t, left.Cluster, "goes-on")
+	voting(t, sites[2:], 1, 0)
+
+	// One that comes back with what it had is turned away.
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := sites[0].open(ctx, sites[0].bind(), Joins{Addresses: []string{left.addr}}); !errors.Is(err, ErrRemoved) {
+		t.Errorf("a lost node comes back: %v", err)
+	}
+	sites[1].wipe()
+	sites[1].start(Joins{Addresses: []string{left.addr}})
+	voting(t, sites[1:], 2, 0)
 }

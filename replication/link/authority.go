@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/replication/protocol"
@@ -44,7 +45,7 @@ func NewAuthority(cluster string, now time.Time, valid time.Duration) (*Authorit
 		return nil, fmt.Errorf("%w: cluster id must have 1 to %d bytes", ErrAuthority, nameBytesMax)
 	}
 	t := &x509.Certificate{
-		Subject:               pkix.Name{CommonName: "millrace authority " + cluster, Organization: []string{"Millrace"}},
+		Subject:               pkix.Name{CommonName: authorityName + cluster, Organization: []string{"Millrace"}},
 		IsCA:                  true,
 		BasicConstraintsValid: true,
 		MaxPathLenZero:        true,
@@ -228,4 +229,26 @@ func parseCertificates(text []byte) (certs []*x509.Certificate, err error) {
 		return nil, fmt.Errorf("%w: %w", ErrAuthority, errors.New("no certificate in the file (PEM, BEGIN CERTIFICATE)"))
 	}
 	return certs, nil
+}
+
+// authorityName begins an authority's name, before its cluster.
+const authorityName = "millrace authority "
+
+// Cluster returns the cluster that the authority was made for.
+func (a *Authority) Cluster() string {
+	return strings.TrimPrefix(a.cert.Subject.CommonName, authorityName)
+}
+
+// ClusterOf returns the first cluster that a certificate names, "" if it names
+// none.
+func ClusterOf(certPEM []byte) string {
+	certs, err := parseCertificates(certPEM)
+	if err != nil {
+		return ""
+	}
+	_, clusters := nodesIn(certs[0], "")
+	if len(clusters) == 0 {
+		return ""
+	}
+	return clusters[0]
 }

@@ -67,7 +67,11 @@ func (m metadata) CreateStream(ctx context.Context, user, vhost, name string, ar
 	if err != nil {
 		return err
 	}
-	return m.Cluster.CreateStream(ctx, cluster.CreateStream{VHost: vhost, Name: name, Arguments: parsed, Creator: user})
+	return answered(m.Cluster.CreateStream(ctx, cluster.CreateStream{VHost: vhost, Name: name, Arguments: parsed, Creator: user}))
+}
+
+func (m metadata) DeleteStream(ctx context.Context, vhost, name string) error {
+	return answered(m.Cluster.DeleteStream(ctx, vhost, name))
 }
 
 // sessions are the connected clients as operators see them.
