@@ -138,6 +138,9 @@ func (r *Replica) sequence(e *event) {
 		s, ok := t.run.log.Tracking().Sequence([]byte(e.name))
 		q.sequence, q.ok, lsn = s.Last, ok, s.LSN
 	}
+	if log := t.run.log; !q.ok && log.Tracking().Stats().PublishersEvicted > 0 {
+		lsn = log.Tail().LSN // what has made tracking forget it may not be committed
+	}
 	q.answer = e.sequence
 	t.lastID++
 	t.queries[t.lastID] = q

@@ -118,6 +118,29 @@ func TestMinority(t *testing.T) {
 	f.must(nonNil(sink.wait(t, 100)))
 }
 
+// A reference that tracking had to forget because of chunks that are not committed
+// is not called unknown before these are (F3, I15).
+func TestSequence_forgottenByUncommitted(t *testing.T) {
+	faulty := vfs.NewFaulty(vfs.NewMem())
+	f := newFixture(t, faulty, "/data", func(f *fixture) { f.stream.Settings.Log.Caps.Publishers = 1 })
+	f.lead(1)
+	p := f.declare("p")
+	f.publish(p, message{id: 7, body: "kept"})
+	p.Close()
+	release := make(chan struct{})
+	faulty.Add(vfs.Rule{Ops: vfs.OpSync, Path: "*.seg", Times: 1, Fault: vfs.Fault{Hang: release}})
+	sink := newCollector()
+	f.replica.Publish(batchOf(f.declare("q"), sink, message{id: 1, body: "in the way"}))
+	until(t, "it is in the log", func() bool { return f.replica.Stats().Log.Tail.LSN == 3 })
+	sequence, err, ok := f.answered("p")
+	if ok {
+		t.Errorf("told %d, %v of %q while nothing that took its place is committed", sequence, err, "p")
+	}
+	close(release)
+	f.must(sink.wait(t, 1))
+	f.wantSequence("p", 0) // it is gone by now
+}
+
 // answered tells whether a sequence query was answered by the time that a later
 // event was.
 func (f *fixture) answered(reference string) (uint64, error, bool) {
