@@ -23,7 +23,7 @@ func (w *World) plan() {
 		{o.resetEvery, w.resetOne}, {o.moveEvery, w.moveOne}, {o.handoverEvery, w.handOverOne},
 		{o.doubtEvery, w.doubtOne}, {o.diskEvery, w.disturbOne}, {o.wipeEvery, w.wipeOne},
 		{o.rotEvery, w.rotOne}, {o.journalEvery, w.loseJournalOne}, {o.clockEvery, w.setClockOne},
-		{o.recreateEvery, w.recreateOne}, {o.visitEvery, w.visit},
+		{o.recreateEvery, w.recreateOne}, {o.strandEvery, w.strandOne}, {o.visitEvery, w.visit},
 	} {
 		if f.every > 0 {
 			w.again(f.every, f.do)
@@ -81,12 +81,7 @@ func (w *World) cutOne() {
 		return
 	}
 	w.stats.Cuts++
-	cut := func(l *link, from int) {
-		w.log("cut", "%s→%s", l.ends[from].id, l.ends[1-from].id)
-		l.cut[from] = true
-		l.doom()
-		w.after(w.between(50*millisecond, 2*second), func() { l.cut[from] = false })
-	}
+	cut := func(l *link, from int) { w.cut(l, from, w.between(50*millisecond, 2*second)) }
 	n := w.anyNode()
 	switch w.rng.IntN(3) {
 	case 0: // one way, one link
@@ -102,13 +97,46 @@ func (w *World) cutOne() {
 			}
 		}
 	default: // a node alone
-		for _, l := range w.links {
-			if l.ends[0] == n || l.ends[1] == n {
-				cut(l, 0)
-				cut(l, 1)
-			}
+		w.isolate(n, w.between(50*millisecond, 2*second))
+	}
+}
+
+// cut lets nothing pass from one end of a link for a while.
+func (w *World) cut(l *link, from int, d int64) {
+	w.log("cut", "%s→%s", l.ends[from].id, l.ends[1-from].id)
+	l.cut[from] = true
+	l.doom()
+	w.after(d, func() { l.cut[from] = false })
+}
+
+func (w *World) isolate(n *node, d int64) {
+	for _, l := range w.links {
+		if l.ends[0] == n || l.ends[1] == n {
+			w.cut(l, 0, d)
+			w.cut(l, 1, d)
 		}
 	}
+}
+
+// strandOne leaves a leader alone with its publishers while another one is
+// elected, and brings it back when that one seems to be gone: the election then
+// chooses between many chunks of an old epoch and few of a newer one (A4).
+func (w *World) strandOne() {
+	s := w.anyStream()
+	c, ok := w.meta.state.Incarnation(s.inc)
+	if !ok || !c.Led() || len(w.links) == 0 {
+		return
+	}
+	n, d := w.node(c.Leader.Node), w.between(200*millisecond, 1500*millisecond)
+	w.log("strand", "%s s%d", n.id, s.index)
+	w.isolate(n, d)
+	w.doubt(n, d)
+	w.after(d-w.between(0, 60*millisecond), func() {
+		if c, ok := w.meta.state.Incarnation(s.inc); ok && c.Led() && c.Leader.Node != n.id && !w.calm {
+			w.meta.sight.See(n.id, catalog.Up)
+			w.doubt(w.node(c.Leader.Node), w.between(50*millisecond, 500*millisecond))
+		}
+	})
 }
 
 func (w *World) resetOne() {
@@ -154,11 +182,15 @@ func (w *World) doubtOne() {
 		w.meta.soon()
 		return
 	}
-	n := w.anyNode()
+	w.doubt(w.anyNode(), w.between(10*millisecond, second))
+}
+
+// doubt makes the coordinator take a node for gone for a while.
+func (w *World) doubt(n *node, d int64) {
 	w.log("doubt", "%s", n.id)
 	w.meta.sight.See(n.id, catalog.Gone)
 	w.meta.soon()
-	w.after(w.between(10*millisecond, second), func() {
+	w.after(d, func() {
 		w.meta.sight.See(n.id, catalog.Up)
 		w.meta.soon()
 	})

@@ -216,6 +216,17 @@ func (n *node) housekeep(life int) {
 	})
 }
 
+// scrubbed reads all files through and tells whether any was found damaged, also
+// of those that are not sealed yet and can't be repaired before they are.
+func (n *node) scrubbed() bool {
+	now := clock{n, n.life}.Now()
+	for until := n.scrubber.Stats().Rounds + 2; n.scrubber.Stats().Rounds < until; {
+		now = now.Add(100 * time.Millisecond)
+		n.scrubber.Step(now)
+	}
+	return n.scrubber.Stats().Damaged > 0
+}
+
 // mend repairs damaged segments from other replicas, as a node does that has
 // found some.
 func (n *node) mend() {

@@ -30,6 +30,7 @@ type options struct {
 	crashEvery, powerEvery, cutEvery, resetEvery, moveEvery int64
 	handoverEvery, doubtEvery, diskEvery, wipeEvery         int64
 	rotEvery, journalEvery, clockEvery, recreateEvery       int64
+	strandEvery                                             int64
 	midTurnPerMille                                         int // of crashes
 	downMax                                                 int64
 	policy                                                  vfs.Policy
@@ -171,6 +172,9 @@ func (w *World) drawFaults() {
 	}
 	if w.chance(150) {
 		o.recreateEvery = w.between(500*millisecond, 3*second)
+	}
+	if w.chance(300) {
+		o.strandEvery = w.between(500*millisecond, 3*second)
 	}
 	if o.replicas < o.nodes {
 		maybe(&o.moveEvery, 500*millisecond, 3*second)

@@ -228,7 +228,7 @@ func (w *World) checkWhole(n *node, s *stream, log *segstore.Log) {
 		v, ok, err := reader.Next(g.commit)
 		if err != nil {
 			switch {
-			case w.rotten == n && len(log.Damaged()) == 0:
+			case w.rotten == n && !n.scrubbed() && len(log.Damaged()) == 0:
 				w.violate("I26", "%s reads rot of %s that nobody has noticed: %v", n.id, s, err)
 			case w.opts.diskEvery == 0 && w.rotten != n:
 				w.violate("I26", "%s: %v", n.id, err)
