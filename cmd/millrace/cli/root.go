@@ -87,7 +87,7 @@ lose data, 8 degraded.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		devCommand(t), serverCommand(t),
-		streamCommand(t), publishCommand(t), consumeCommand(t), segmentCommand(t), replicaCommand(t), trackingCommand(t),
+		streamCommand(t), publishCommand(t), consumeCommand(t), segmentCommand(t), replicaCommand(t), trackingCommand(t), consumerCommand(t),
 		benchCommand(t), versionCommand(t),
 		statusCommand(t), clusterCommand(t), nodeCommand(t), certCommand(t),
 	)
