@@ -22,7 +22,7 @@ sim: ## simulate clusters by seed: SEED=7, or SEEDS=1..1000 [RESULTS=file] [TRAC
 	go test -count=1 -timeout 0 -v -run TestSeeds ./integration/sim -args -seeds $(if $(SEED),$(SEED),$(or $(SEEDS),1..1000)) $(if $(RESULTS),-results $(abspath $(RESULTS))) $(if $(TRACE),-trace)
 mutants-sim: ## break the rules one by one; each must be seen (MUTANT=part of a name, SEEDS=1..10000, RESULTS=file to go on)
 	go test -count=1 -timeout 0 -v -run TestMutants ./integration/sim -args -mutants $(if $(SEEDS),-mutant-seeds $(SEEDS)) $(if $(MUTANT),-mutant "$(MUTANT)") $(if $(RESULTS),-mutant-results $(abspath $(RESULTS)))
-fuzz: ## fuzz every target for FUZZTIME (5s) each
+fuzz: ## fuzz every target for FUZZTIME (5s) each, or those that FUZZ matches ("segstore FuzzRecover")
 	scripts/fuzz.sh
 bench: build ## produce, consume, e2e at 100 B and 1 KiB beside this disk's own figures (PROFILE=1: CPU profiles)
 	scripts/bench.sh
