@@ -109,6 +109,7 @@ func (w *World) checkRun(n *node, s *stream, g *replicaGhost, log *segstore.Log,
 		w.checkKept(n, s, g, tail, g.durable)
 	}
 	g.run, g.commit, g.torn = p, 0, false
+	g.loses(s, tail)
 	g.epochs = g.epochs[:0]
 	w.checkFold(n, s, log)
 }
@@ -174,6 +175,7 @@ func (w *World) checkChunks(n *node, s *stream, g *replicaGhost, log *segstore.L
 		if p := g.run; !p.Aside() || w.rotten != n {
 			w.checkKept(n, s, g, tail, g.durable)
 		}
+		g.loses(s, tail)
 		g.epochs = g.epochs[:tail]
 		if w.checkFold(n, s, log); log.Tracking().Known() {
 			w.reach(markFoldAfterCut)

@@ -26,8 +26,11 @@ type ghost struct {
 	window  int
 	// takenIn is the epoch that a reference's last sequence was committed in.
 	takenIn map[string]chunk.Epoch
-	parts   map[int]int               // of each publisher's last id
-	epochOf map[chunk.LSN]chunk.Epoch // first epoch that was written at an LSN
+	// lostBytes is the most that a replica ever had above where it was cut. Its
+	// retention had counted that too.
+	lostBytes int64
+	parts     map[int]int               // of each publisher's last id
+	epochOf   map[chunk.LSN]chunk.Epoch // first epoch that was written at an LSN
 }
 
 // facts are what must be the same wherever a chunk is.
@@ -38,6 +41,7 @@ type facts struct {
 	records uint32
 	digest  chunk.Digest // after
 	dataCRC uint32
+	bytes   int64 // of a user chunk, as retention counts
 }
 
 // unit is a run of user bytes that retention takes as a whole (I21).
@@ -57,7 +61,11 @@ func newGhost(caps tracking.Caps) ghost {
 }
 
 func factsOf(h *chunk.Header) facts {
-	return facts{h.Tail(), h.Type, h.BaseOffset, h.Records, h.DigestAfter(), h.DataCRC}
+	f := facts{h.Tail(), h.Type, h.BaseOffset, h.Records, h.DigestAfter(), h.DataCRC, 0}
+	if h.Type == chunk.User {
+		f.bytes = h.UserBytes()
+	}
+	return f
 }
 
 // stored returns the index of a reference's committed stored offset.
@@ -79,6 +87,15 @@ type replicaGhost struct {
 	torn   bool
 	looked int
 	start  chunk.LSN // log start at the last look
+}
+
+// loses notes what goes above a tail.
+func (g *replicaGhost) loses(s *stream, tail chunk.LSN) {
+	var bytes int64
+	for lsn := tail + 1; lsn <= chunk.LSN(len(g.epochs)); lsn++ {
+		bytes += s.ghost.written[chunk.Tail{Epoch: g.epochs[lsn-1], LSN: lsn}].bytes
+	}
+	s.ghost.lostBytes = max(s.ghost.lostBytes, bytes)
 }
 
 func (g *replicaGhost) endRun() { g.run = nil }
@@ -120,8 +137,8 @@ func epochAt(p *protocol.Replica, n chunk.LSN) chunk.Epoch {
 // deposed in the same turn may have committed before.
 func (w *World) observeCommit(n *node, s *stream) {
 	_, log, p := n.replica(s)
-	if p == nil || w.failure != nil {
-		return
+	if p == nil || w.failure != nil || s.deleted {
+		return // of a deleted stream others may have thrown away what they acked
 	}
 	l, leads := p.Leading()
 	commit, _ := p.Commit()

@@ -262,7 +262,11 @@ func (w *World) checkWhole(n *node, s *stream, log *segstore.Log) {
 	if log.First() > 0 {
 		w.reach(markRetired)
 	}
-	if kept := g.kept(s.settings.RetainBytes); log.First() > kept {
+	most := s.settings.RetainBytes
+	if most > 0 {
+		most = max(most-g.lostBytes, 1)
+	}
+	if kept := g.kept(most); log.First() > kept {
 		for _, u := range g.units {
 			w.log("unit", "s%d from %d: %d bytes", s.index, u.first, u.bytes)
 		}
