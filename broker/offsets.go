@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"unsafe"
+
 	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/wire"
@@ -19,7 +21,10 @@ type storing struct {
 // storeOffset is never answered: what can't be stored is dropped.
 func (s *session) storeOffset(payload []byte) error {
 	q := &s.storing.command
-	if err := wire.DecodeStoreOffset(payload, q); err != nil {
+	// The string is the frame's own memory, which stays as it is until the next
+	// frame is read; nobody keeps a part of it.
+	text := unsafe.String(unsafe.SliceData(payload), len(payload))
+	if err := wire.DecodeStoreOffset(payload, text, q); err != nil {
 		return violation{wire.CodeUnknownFrame, err}
 	}
 	if len(q.Reference) > referenceMax {

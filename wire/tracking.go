@@ -1,7 +1,5 @@
 package wire
 
-import "unsafe"
-
 // StoreOffset remembers how far a reference has read. It is never answered.
 type StoreOffset struct {
 	Reference string
@@ -18,16 +16,15 @@ func (s *StoreOffset) fields(c *codec) {
 }
 
 // DecodeStoreOffset decodes a StoreOffset frame's payload into s without
-// allocating: its strings are the payload's own bytes, and good for as long as
-// those are.
+// allocating: text is the payload once more, as a string, and s gets parts of it.
 //
 // Errors: as Decode.
-func DecodeStoreOffset(payload []byte, s *StoreOffset) error {
+func DecodeStoreOffset(payload []byte, text string, s *StoreOffset) error {
 	c, err := beginDecode(payload, KeyStoreOffset)
 	if err != nil {
 		return err
 	}
-	c.text = unsafe.String(unsafe.SliceData(payload), len(payload))
+	c.text = text
 	s.fields(&c)
 	return c.finish(KeyStoreOffset)
 }
