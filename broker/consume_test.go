@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/vfs"
 	"github.com/millrace/millrace/wire"
 )
@@ -405,6 +406,44 @@ func TestDeliver_aConsumerThatDoesNotReadIsCut(t *testing.T) {
 	eventually(t, "the lazy consumer is cut", func() bool { return h.broker.Stats().CutConsumers == 1 })
 	eventually(t, "its connection is gone", func() bool { return h.broker.Stats().Connections == 1 })
 	p.ask(&wire.Metadata{Correlation: p.next()}) // others go on
+}
+
+// TestOffsets_behindTheSubscription: a store needs the right to read, no
+// subscription that lives; and what a client sends before it closes its socket
+// is taken (TR-07).
+func TestOffsets_behindTheSubscription(t *testing.T) {
+	h := serve(t, nil)
+	h.addUser(t, "reader", "pw")
+	h.permit(t, "reader", "/", "", "", ".*")
+	owner := h.open(t)
+	owner.create("s")
+	reader := h.openAs(t, "reader", "pw", &wire.Tune{})
+	reader.send( // all in one write
+		&wire.Subscribe{Correlation: reader.next(), SubscriptionID: 1, Stream: "s", Offset: first, Credit: 1},
+		&wire.Unsubscribe{Correlation: reader.next(), SubscriptionID: 1},
+		&wire.StoreOffset{Reference: "r", Stream: "s", Offset: 41},
+		&wire.QueryOffset{Correlation: reader.next(), Reference: "r", Stream: "s"},
+	)
+	reader.wantCode(reader.read(), wire.CodeOK)
+	reader.wantCode(reader.read(), wire.CodeOK)
+	if got := reader.await(wire.KeyQueryOffset.Answer()).(*wire.QueryOffsetResponse); got.Code != wire.CodeOK || got.Offset != 41 {
+		t.Errorf("behind the subscription: %+v", got)
+	}
+	const closed = 1000
+	for i := range closed {
+		p := h.openTCP(t)
+		p.send(&wire.StoreOffset{Reference: fmt.Sprint("closed ", i), Stream: "s", Offset: uint64(i)})
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replica := h.replica(t, "s")
+	for i := range closed {
+		eventually(t, fmt.Sprintf("store %d, sent just before the end, is taken", i), func() bool {
+			got, known, err := replica.QueryOffset(fmt.Sprint("closed ", i))
+			return err == nil && known && got == chunk.Offset(i)
+		})
+	}
 }
 
 // TestOffsets_knownStream: what a session knows of the stream it stores in ends
