@@ -38,6 +38,8 @@ type Config struct {
 	Registered func(chunk.Incarnation, chunk.Epoch, protocol.Registration)
 	// Network reaches the other nodes; nil is a node that stays alone.
 	Network Network
+	// Gossip is beside it, if it has an address.
+	Gossip Gossip
 	// Joins is how a node without data comes to its cluster.
 	Joins Joins
 	Log   hclog.Logger // nil is silence
@@ -61,6 +63,7 @@ type Cluster struct {
 	prover  *prover
 	methods map[uint16]serve
 
+	gossip     *gossip // nil: none
 	book       *book
 	neighbours neighbours
 	presence   *presence
@@ -108,8 +111,18 @@ func Open(ctx context.Context, config Config) (*Cluster, error) {
 		c.stop()
 		return nil, err
 	}
+	if config.Network != nil && config.Gossip.Addr != "" {
+		if c.gossip, err = c.openGossip(); err != nil {
+			c.stop()
+			return nil, err
+		}
+		c.config.Endpoints.Gossip = c.gossip.addr
+	}
 	if err := c.start(ctx); err != nil {
 		c.stop()
+		if c.gossip != nil {
+			c.gossip.close()
+		}
 		return nil, err
 	}
 	return c, nil
@@ -193,6 +206,9 @@ func (c *Cluster) start(ctx context.Context) error {
 	c.tasks.Go(c.carry)
 	c.tasks.Go(c.carryEnds)
 	c.tasks.Go(c.tend)
+	if c.gossip != nil {
+		c.tasks.Go(func() { c.gossip.run(c.done) })
+	}
 	if c.config.Network == nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, openPatience)
@@ -311,6 +327,9 @@ func (c *Cluster) Close() (err error) {
 	c.closed.Do(func() {
 		c.stop()
 		c.tasks.Wait()
+		if c.gossip != nil {
+			c.gossip.close()
+		}
 		err = c.meta.close()
 	})
 	return err

@@ -16,7 +16,10 @@ import (
 	"github.com/millrace/millrace/segstore/chunk"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// memberlist lets a probe under way end by itself, within a second.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"))
+}
 
 // replicas is a Fencer over replicas that hold nothing but what the rules A2
 // and A5 are about. A new one with the same disk is the node after a restart.

@@ -65,6 +65,15 @@ func (p *presence) of(node protocol.NodeID) *linkage {
 	return l
 }
 
+// doubt has a node that is not linked count as gone without further patience.
+func (p *presence) doubt(node protocol.NodeID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := p.all[node]; l != nil && !l.up {
+		l.since = time.Time{}
+	}
+}
+
 func (p *presence) expect(node protocol.NodeID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

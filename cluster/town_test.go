@@ -45,6 +45,8 @@ type site struct {
 	run   protocol.RunID
 	log   hclog.Logger
 	lines *lines
+	// gossip is for nodes that talk that way too.
+	gossip Gossip
 
 	mux   *link.Mux
 	links *link.Links
@@ -103,7 +105,7 @@ func (s *site) open(ctx context.Context, l net.Listener, joins Joins) error {
 	c, err := Open(ctx, Config{
 		Dir: s.dir, Node: s.name, Endpoints: catalog.Endpoints{Stream: "stream-of-" + string(s.name), Node: l.Addr().String()},
 		Users:  []catalog.User{{Name: "guest", Hash: guestHash}},
-		Fencer: faraway{s.town}, Network: n, Joins: joins, Log: s.log,
+		Fencer: faraway{s.town}, Network: n, Joins: joins, Log: s.log, Gossip: s.gossip,
 	})
 	if err != nil {
 		n.close()

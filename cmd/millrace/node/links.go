@@ -99,6 +99,7 @@ func (n *Node) openLinks(context.Context) error {
 	if s == nil {
 		return nil
 	}
+	n.security = s
 	l, err := net.Listen("tcp", n.config.NodeAddr)
 	if err != nil {
 		return err

@@ -61,6 +61,9 @@ type Node struct {
 	transport *transport
 	// requests are other nodes', by the room that they are for.
 	requests requests
+	// security is how this node proves itself to others; nil for one that stays
+	// alone.
+	security *security
 	// host is the metadata as other nodes reach it; nil before it opens.
 	host atomic.Pointer[cluster.Host]
 	// ask sends a request to another node.
@@ -221,7 +224,7 @@ func (n *Node) openCluster(ctx context.Context) error {
 	n.ask = fences.ask
 	config := cluster.Config{
 		Dir: n.config.DataDir, Node: protocol.NodeID(n.config.NodeName), Version: n.version,
-		Endpoints: catalog.Endpoints{Stream: n.addresses.Advertised, HTTP: n.addresses.HTTP, Node: n.nodeAddress, Gossip: n.config.GossipAddr},
+		Endpoints: catalog.Endpoints{Stream: n.addresses.Advertised, HTTP: n.addresses.HTTP, Node: n.nodeAddress},
 		Users:     n.firstUsers(),
 		Fencer:    fences, Registered: n.residents.registered,
 		Joins: cluster.Joins{Addresses: n.config.Join, Expect: n.config.BootstrapExpect},
@@ -229,6 +232,13 @@ func (n *Node) openCluster(ctx context.Context) error {
 	}
 	if n.mux != nil {
 		config.Network = peers{n}
+		var err error
+		if config.Gossip.Secrets, err = n.security.Secrets(); err != nil {
+			return err
+		}
+	}
+	if len(config.Gossip.Secrets) > 0 { // the key that gossip is encrypted with comes from it
+		config.Gossip.Addr, config.Gossip.Host = n.config.GossipAddr, n.config.AdvertisedHost
 	}
 	meta, err := cluster.Open(ctx, config)
 	if err != nil {

@@ -1,0 +1,183 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/replication/protocol"
+)
+
+// chatty are nodes that gossip.
+func (w *town) chatty(names ...protocol.NodeID) []*site {
+	w.t.Helper()
+	var sites []*site
+	for i, name := range names {
+		s := w.site(name)
+		s.gossip = Gossip{Addr: "127.0.0.1:0", Host: "127.0.0.1", Secrets: [][]byte{bytes.Repeat([]byte{1}, 32)}}
+		joins := Joins{Expect: 1}
+		if i > 0 {
+			joins = Joins{Addresses: []string{sites[0].addr}}
+		}
+		s.start(joins)
+		sites = append(sites, s)
+	}
+	return sites
+}
+
+// members are the names that gossip knows at a site.
+func (s *site) members() map[string]bool {
+	known := map[string]bool{}
+	for _, n := range s.Cluster.gossip.list.Members() {
+		known[n.Name] = true
+	}
+	return known
+}
+
+// stranger joins in the gossip of a site from outside, as its configuration says.
+func stranger(t *testing.T, s *site, change func(*memberlist.Config)) (*memberlist.Memberlist, error) {
+	t.Helper()
+	keys, err := gossipKeys(s.gossip.Secrets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := memberlist.DefaultLANConfig()
+	m.Name, m.Label, m.SecretKey = "stranger", s.ID(), keys[0]
+	m.EnableCompression = false
+	m.BindAddr, m.BindPort, m.AdvertisePort = "127.0.0.1", 0, 0
+	m.Logger = log.New(&lines{}, "", 0)
+	change(m)
+	l, err := memberlist.Create(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Shutdown() })
+	_, err = l.Join([]string{s.Cluster.gossip.addr})
+	return l, err
+}
+
+func TestGossip_knowsTheMembersAndNobodyElse(t *testing.T) {
+	t.Parallel()
+	sites := newTown(t).chatty("n1", "n2", "n3")
+	for _, s := range sites {
+		until(t, "gossip has all members", func() bool { return len(s.members()) == 3 })
+		eventually(t, s.Cluster, "the catalog has the gossip's addresses", func(v *catalog.State) bool {
+			n, _ := v.Node("n3")
+			return n != nil && n.Endpoints.Gossip == sites[2].Cluster.gossip.addr
+		})
+	}
+	for name, change := range map[string]func(*memberlist.Config){
+		"another label": func(m *memberlist.Config) { m.Label = "another" },
+		"no label":      func(m *memberlist.Config) { m.Label = "" },
+		"another key":   func(m *memberlist.Config) { m.SecretKey = bytes.Repeat([]byte{9}, 32) },
+		"no key":        func(m *memberlist.Config) { m.SecretKey = nil },
+	} {
+		if l, err := stranger(t, sites[0], change); err == nil {
+			t.Errorf("%s: let in", name)
+			_ = l
+		}
+	}
+	// One that has key and label, but is no member: no use for anything.
+	_, _ = stranger(t, sites[0], func(*memberlist.Config) {})
+	// And one under the name of a member.
+	_, _ = stranger(t, sites[0], func(m *memberlist.Config) { m.Name = "n2" })
+	until(t, "the clash is told", func() bool { return sites[0].lines.has("two nodes go by one name") })
+	for _, s := range sites {
+		if m := s.members(); len(m) != 3 || m["stranger"] {
+			t.Errorf("%s has %v", s.name, m)
+		}
+		create(t, s.Cluster, "after-"+string(s.name))
+	}
+}
+
+// Noise on the port ends nothing and does not grow (EL-11).
+func TestGossip_noise(t *testing.T) {
+	t.Parallel()
+	s := newTown(t).chatty("n1")[0]
+	keys, err := gossipKeys(s.gossip.Secrets)
+	if err != nil || len(keys[0]) != gossipKeyBytes || bytes.Equal(keys[0], s.gossip.Secrets[0]) {
+		t.Fatalf("keys %v, %v", keys, err)
+	}
+	udp, err := net.Dial("udp", s.Cluster.gossip.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	r := rand.New(rand.NewPCG(1, 2))
+	const packets = 20_000
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range packets {
+		b := make([]byte, r.IntN(1500))
+		for k := range b {
+			b[k] = byte(r.Uint32())
+		}
+		if i%3 == 0 && len(b) > 2 { // with our label in front
+			b = append(append([]byte{244, byte(len(s.ID()))}, s.ID()...), b[min(len(b), 1+r.IntN(64)):]...)
+		}
+		_, _ = udp.Write(b)
+	}
+	for _, b := range [][]byte{{}, {0xff, 0xff, 0xff, 0xff}, bytes.Repeat([]byte{244, 255}, 4096), []byte("GET / HTTP/1.1\r\n\r\n")} {
+		c, err := net.Dial("tcp", s.Cluster.gossip.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Write(b)
+		_ = c.Close()
+	}
+	create(t, s.Cluster, "still-there")
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 64<<20 {
+		t.Errorf("%d packets left %d bytes", packets, grown)
+	}
+	s.lines.mu.Lock()
+	defer s.lines.mu.Unlock()
+	if n := len(s.lines.all); n > 200 {
+		t.Errorf("%d lines were logged", n)
+	}
+}
+
+// What gossip says is believed of members on their own disk alone, and a dead
+// one without a link is missed at once.
+func TestGossip_isAHint(t *testing.T) {
+	b := &book{entry: map[protocol.NodeID]entry{"n2": {"old:1", "d"}}, told: map[protocol.NodeID]string{}}
+	gone := map[protocol.NodeID]catalog.Presence{}
+	c := &Cluster{book: b}
+	c.presence = newPresence(func(n protocol.NodeID, p catalog.Presence) { gone[n] = p })
+	g := &gossip{c: c}
+	now := time.Now()
+	for _, n := range []protocol.NodeID{"n2", "n3"} {
+		c.presence.expect(n)
+	}
+	c.presence.set("n3", true)
+	g.look(&memberlist.Node{Name: "n2", Meta: []byte(`{"a":"new:1","d":"another"}`)})
+	if b.find("n2") != "old:1" {
+		t.Error("another disk's word is taken")
+	}
+	g.look(&memberlist.Node{Name: "n2", Meta: []byte("{")})
+	g.look(&memberlist.Node{Name: "n2", Meta: []byte(`{"a":"new:1","d":"d"}`)})
+	if b.find("n2") != "new:1" {
+		t.Errorf("n2 is at %s", b.find("n2"))
+	}
+	c.presence.look(now)
+	if len(gone) != 0 {
+		t.Errorf("told already: %v", gone)
+	}
+	for _, n := range []string{"n2", "n3"} {
+		g.look(&memberlist.Node{Name: n, State: memberlist.StateDead})
+	}
+	c.presence.look(now)
+	if want := map[protocol.NodeID]catalog.Presence{"n2": catalog.Gone}; fmt.Sprint(gone) != fmt.Sprint(want) {
+		t.Errorf("told %v, want %v: a link outweighs gossip", gone, want)
+	}
+}
