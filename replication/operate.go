@@ -1,6 +1,9 @@
 package replication
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/tracking"
@@ -106,8 +109,8 @@ func (r *Replica) BeginChangeTracking(changes []TrackingChange, done func(change
 	}
 }
 
-// changesAtOnce is how many changes are pending together, well below what
-// Pending holds: beyond that the oldest would be dropped.
+// changesAtOnce is how many changes are pending together at most, and no more
+// than Pending holds: beyond that the oldest would be dropped.
 const changesAtOnce = 1000
 
 // changeTracking makes the changes; commit answers them.
@@ -122,6 +125,8 @@ func (r *Replica) changeTracking(changes []TrackingChange, done func([]string, e
 	}
 	t := &r.turns
 	r.takeStores() // they came first
+	r.flushTracking()
+	atOnce := min(changesAtOnce, r.stream.Settings.offsetsMax())
 	var changed []string
 	var writers []tracking.SequenceUpdate
 	for i := range changes {
@@ -136,7 +141,7 @@ func (r *Replica) changeTracking(changes []TrackingChange, done func([]string, e
 			continue
 		}
 		changed = append(changed, c.Reference)
-		if len(changed)%changesAtOnce == 0 {
+		if len(changed)%atOnce == 0 {
 			r.flushTracking()
 		}
 	}
@@ -179,6 +184,8 @@ func (r *Replica) flushTracking() {
 // forgetSequences writes that publishers are forgotten. Sequences are no part of
 // what is paced (F7).
 func (r *Replica) forgetSequences(writers []tracking.SequenceUpdate) {
+	slices.SortFunc(writers, func(a, b tracking.SequenceUpdate) int { return strings.Compare(a.Ref, b.Ref) })
+	writers = slices.Compact(writers) // a chunk names each once
 	for n := 0; len(writers) > 0; writers = writers[n:] {
 		size := 0
 		for n = 0; n < len(writers) && size < chunk.TrailerLengthMax; n++ {

@@ -233,6 +233,31 @@ func TestChangeTracking_inBulk(t *testing.T) {
 	}
 }
 
+// Nor do changes that come on top of as many stores as may be pending.
+func TestChangeTracking_besideFullPending(t *testing.T) {
+	f := newFixture(t, vfs.NewMem(), "/data", func(f *fixture) { f.stream.Settings.Log.Caps.Offsets = 50 })
+	f.lead(1)
+	var drop []TrackingChange
+	for i := range 45 {
+		ref := fmt.Sprint("old", i)
+		f.must(f.replica.StoreOffset(ref, 1))
+		drop = append(drop, forget(ref))
+	}
+	_, err := f.change() // writes them
+	f.must(err)
+	for i := range 45 { // 40 of the old ones go for these
+		f.must(f.replica.StoreOffset(fmt.Sprint("new", i), 2))
+	}
+	changed, err := f.change(drop...)
+	f.must(err)
+	if len(changed) != 5 {
+		t.Fatalf("%d of 5 forgotten", len(changed))
+	}
+	if list := f.tracked(); len(list.Offsets) != 45 {
+		t.Fatalf("%d references are left, want 45", len(list.Offsets))
+	}
+}
+
 // A publisher can be forgotten when it is gone; its ids then count anew, also
 // after a start.
 func TestChangeTracking_forgetsPublishers(t *testing.T) {
@@ -254,7 +279,7 @@ func TestChangeTracking_forgetsPublishers(t *testing.T) {
 	q.Close()
 	until(t, "nobody has it", func() bool { return f.replica.Stats().Publishers == 0 && f.replica.publishers.find("p") == nil })
 	until(t, "nor the other", func() bool { return f.replica.publishers.find(q.Reference()) == nil })
-	f.wantChanged([]string{"p", q.Reference()}, writer("p"), writer(q.Reference()), writer("none"))
+	f.wantChanged([]string{"p", q.Reference(), "p"}, writer("p"), writer(q.Reference()), writer("none"), writer("p"))
 	f.wantSequence("p", 0)
 	f.publish(f.declare("p"), message{id: 3, body: "again"})
 	f.wantSequence("p", 3)
