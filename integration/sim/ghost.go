@@ -137,8 +137,8 @@ func epochAt(p *protocol.Replica, n chunk.LSN) chunk.Epoch {
 // deposed in the same turn may have committed before.
 func (w *World) observeCommit(n *node, s *stream) {
 	_, log, p := n.replica(s)
-	if p == nil || w.failure != nil || s.deleted {
-		return // of a deleted stream others may have thrown away what they acked
+	if p == nil || w.failure != nil {
+		return
 	}
 	l, leads := p.Leading()
 	commit, _ := p.Commit()
@@ -150,7 +150,9 @@ func (w *World) observeCommit(n *node, s *stream) {
 		w.violate("I5", "%s commits %d of epoch %d in epoch %d", n.id, commit, e, l.Epoch())
 		return
 	}
-	w.checkMajority(n, s, l, commit)
+	if !s.deleted { // else others may have thrown away what they acked
+		w.checkMajority(n, s, l, commit)
+	}
 	if l.Epoch() > 1 && g.commit < commit && (g.commit == 0 || g.at[g.commit-1].tail.Epoch < l.Epoch()) {
 		w.reach(markBarrier)
 		if epochAt(p, g.commit+1) < l.Epoch() {
