@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: mutants-sim help build run test race vet lint fuzz sim bench kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants
+.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-tracking kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -26,6 +26,8 @@ fuzz: ## fuzz every target for FUZZTIME (5s) each, or those that FUZZ matches ("
 	scripts/fuzz.sh
 bench: build ## produce, consume, e2e at 100 B and 1 KiB beside this disk's own figures (PROFILE=1: CPU profiles)
 	scripts/bench.sh
+bench-tracking: build ## what 50,000 stored offsets a second cost a publisher, in one run
+	scripts/bench-tracking.sh
 start-bench: ## a node of 100 GB (sparse files, 5,000 segments): how soon it is ready, how long an attach takes
 	go test ./segstore -run '^TestStart_bigNode$$' -count 1 -v -start.gb 100 && go test ./segstore -run '^TestStart_bigNode$$' -count 1 -v -start.gb 200 -start.streams 1
 crash-states: ## walk STATES (2000000) different crash states (FROM, TO: numbers of scripts, to go on)

@@ -29,6 +29,7 @@ step sim make sim SEEDS=1..20000 RESULTS="$notes/sim.results"
 step mutants-sim make mutants-sim RESULTS="$notes/mutants.results"
 step overtake make overtake-long
 step bench make bench
+step bench-tracking make bench-tracking
 step crash-states make crash-states
 step readers go test -race ./segstore -run '^TestReaders_' -count 1 -timeout 60m -v -crowd.readers 500 -crowd.rounds 200
 step fuzz env FUZZTIME="${FUZZTIME:-60s}" scripts/fuzz.sh
