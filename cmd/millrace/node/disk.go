@@ -22,13 +22,15 @@ type diskAlarm struct {
 // alarmReason is the alarm's name for the broker.
 const alarmReason = "disk"
 
-func (a *diskAlarm) set(on bool) {
+// set tells whether the alarm was on.
+func (a *diskAlarm) set(on bool) (was bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.on = on
+	was, a.on = a.on, on
 	if a.broker != nil {
 		a.broker.SetAlarm(alarmReason, on)
 	}
+	return was
 }
 
 func (a *diskAlarm) attach(b *broker.Broker) {
@@ -40,18 +42,20 @@ func (a *diskAlarm) attach(b *broker.Broker) {
 
 // diskChanged follows the level of the disk: one line each way.
 func (n *Node) diskChanged(s replication.DiskStatus) {
-	n.alarm.set(s.Level == segstore.DiskAlarm)
+	stopped := n.alarm.set(s.Level == segstore.DiskAlarm)
 	figures := []any{
 		"free", humanize.IBytes(s.Free), "alarm_below", humanize.IBytes(s.Limits.Alarm), "low_below", humanize.IBytes(s.Limits.Low),
 		"settings", "disk.free_min, disk.free_min_percent, disk.low_water_percent",
 	}
-	switch s.Level {
-	case segstore.DiskAlarm:
+	switch {
+	case s.Level == segstore.DiskAlarm:
 		n.log.Error("disk alarm: publishers are stopped; readers and deletions go on", figures...)
-	case segstore.DiskLow:
+	case s.Level == segstore.DiskLow:
 		n.log.Warn("the disk is getting low: retention runs now", figures...)
+	case stopped:
+		n.log.Info("disk alarm is over: publishers go on", figures...)
 	default:
-		n.log.Info("the disk has room again: publishers go on", figures...)
+		n.log.Info("the disk has room again", figures...)
 	}
 }
 
