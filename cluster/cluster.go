@@ -60,6 +60,7 @@ type Cluster struct {
 	wishes  *wishes
 	ends    *ends
 	voters  *voters
+	spread  *spread
 	prover  *prover
 	methods map[uint16]serve
 
@@ -137,7 +138,7 @@ func prepare(config Config) (*Cluster, error) {
 	}
 	c := &Cluster{
 		config: config, boot: draw(), id: id, log: config.Log.Named("cluster"), prover: newProver(),
-		creates: newCreates(), wishes: newWishes(config.Node), ends: newEnds(), voters: newVoters(),
+		creates: newCreates(), wishes: newWishes(config.Node), ends: newEnds(), voters: newVoters(), spread: newSpread(),
 	}
 	if c.book, err = openBook(config.Dir); err != nil {
 		return nil, err

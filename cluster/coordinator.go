@@ -76,6 +76,7 @@ func (c *Cluster) lead() {
 				end = cancel
 				reign.Go(func() { c.coord.run(ctx) })
 				reign.Go(func() { c.voters.run(ctx, c) })
+				reign.Go(func() { c.spread.run(ctx, c) })
 			}
 		case <-c.done.Done():
 			end()

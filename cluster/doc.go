@@ -10,8 +10,11 @@
 //	          Fencer ◄── coordinator ◄── changed ─┘
 //	        (replicas)        └── epochs and leaders ──► propose
 //
+//	other nodes ──► Network ──► knocks (join, found) · requests (atLeader) · links (presence)
+//
 // Read first: Cluster (cluster.go), machine (machine.go), coordinator
-// (coordinator.go).
+// (coordinator.go); then belong (join.go) for how a node comes to its cluster
+// and atLeader (leader.go) for how a call comes to the leader.
 //
 // Invariants:
 //
@@ -21,5 +24,9 @@
 //   - When the store of the raft log fails once, nothing is ever written to it
 //     again and the node must stop: what a failed sync left behind is unknown.
 //     A lonely voter whose disk is full waits for space instead (latch).
+//   - A node gives its word to one founder at most; an empty one founds nothing
+//     while its configuration names others.
+//   - A call that came back shows in View, wherever it was made.
+//   - Membership is raft's and the catalog's; links and gossip are hints.
 //   - An unknown catalog command stops the node; nothing behind it is applied.
 package cluster

@@ -145,6 +145,9 @@ func (c *Cluster) answer(ctx context.Context, q question) (welcome, error) {
 		members := c.book.all()
 		members[c.config.Node] = entry{c.config.Endpoints.Node, c.identity().Disk}
 		delete(members, q.Me.Node)
+		if err == nil && c.leads() {
+			c.spread.upTo(c.meta.shown.at())
+		}
 		return welcome{Members: members, Index: c.meta.shown.at()}, err
 	}
 	return welcome{}, fmt.Errorf("unknown question %q; this node may be of an older version", q.Ask)

@@ -136,6 +136,7 @@ func (c *Cluster) Asked(ctx context.Context, _ protocol.NodeID, number uint16, b
 	case err != nil:
 		return statusFailed, encode(failureOf(err))
 	}
+	c.spread.upTo(c.meta.shown.at())
 	return statusDone, encode(reply{c.meta.shown.at(), encode(answer)})
 }
 

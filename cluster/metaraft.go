@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,8 +33,9 @@ const (
 	// appendEntriesMax lets a burst of commands reach a follower in few frames.
 	appendEntriesMax = 512
 	// commitTimeout is how late followers may hear of a commit behind which
-	// nothing more comes; whoever changes the catalog through one waits for it.
-	commitTimeout = 20 * time.Millisecond
+	// nothing more comes. A shorter one costs CPU while nothing happens; whoever
+	// changes the catalog through a follower is told sooner (spread).
+	commitTimeout = 100 * time.Millisecond
 	// snapshotThreshold and trailingLogs bound what a start has to apply again
 	// and what a follower can catch up with without a snapshot.
 	snapshotThreshold = 4_096
@@ -199,6 +201,21 @@ func (c calm) Warn(message string, pairs ...any) {
 		return
 	}
 	c.Logger.Warn(message, pairs...)
+}
+
+// routine is what raft says over and over while another node is not there; that
+// it is not is said once, by presence.
+var routine = []string{"failed to heartbeat", "failed to appendEntries", "failed to make requestVote", "failed to make requestPreVote",
+	"failed to start pipeline", "failed to decode incoming command", "failed to accept connection", "failed to install snapshot", "failed to flush response"}
+
+func (c calm) Error(message string, pairs ...any) {
+	for _, r := range routine {
+		if strings.HasPrefix(message, r) {
+			c.Logger.Debug(message, pairs...)
+			return
+		}
+	}
+	c.Logger.Error(message, pairs...)
 }
 
 func (c calm) Named(name string) hclog.Logger      { return calm{c.Logger.Named(name), c.alone} }

@@ -530,3 +530,27 @@ func TestRecover_oneGoesOnAlone(t *testing.T) {
 	sites[1].start(Joins{Addresses: []string{left.addr}})
 	voting(t, sites[1:], 2, 0)
 }
+
+// A create by way of a follower does not wait for raft's idle round.
+func TestTogether_followersSeeAtOnce(t *testing.T) {
+	t.Parallel()
+	sites := newTown(t).gather("n1", "n2", "n3")
+	voting(t, sites, 3, 0)
+	leader := leaderOf(t, sites)
+	follower := others(sites, leader)[0]
+	const creates = 20
+	begin := time.Now()
+	for i := range creates {
+		create(t, follower.Cluster, fmt.Sprintf("s%d", i))
+	}
+	t.Logf("FIGURE a create by way of a follower took %d ms", (time.Since(begin) / creates).Milliseconds())
+	told := func() (wanted, done uint64) {
+		leader.spread.mu.Lock()
+		defer leader.spread.mu.Unlock()
+		return leader.spread.wanted, leader.spread.done
+	}
+	if wanted, _ := told(); wanted < creates {
+		t.Errorf("followers were to hear of index %d", wanted)
+	}
+	until(t, "they have heard", func() bool { wanted, done := told(); return wanted == done })
+}

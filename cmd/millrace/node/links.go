@@ -117,6 +117,7 @@ func (n *Node) openLinks(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the port between nodes: %w", err)
 	}
+	n.listeners.node = nil // the mux's from now on
 	n.links = link.New(n.mux, link.Config{}, handler{n.transport, &n.requests, n.linked})
 	n.transport.open(n.links)
 	return nil
