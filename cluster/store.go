@@ -44,8 +44,12 @@ func openStore(dir string, log hclog.Logger, failed func(error)) (*store, error)
 	if err := syncDir(dir); err != nil {
 		return nil, err
 	}
+	path := filepath.Join(folder, raftFile)
+	if err := checkStoreFile(path); err != nil {
+		return nil, fmt.Errorf("open raft store: %s: %w", path, err)
+	}
 	bolt, err := boltdb.New(boltdb.Options{
-		Path: filepath.Join(folder, raftFile),
+		Path: path,
 		// The free list is rebuilt at open, which spares a page in each sync.
 		BoltOptions: &bbolt.Options{Timeout: openTimeout, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType},
 	})
@@ -53,7 +57,7 @@ func openStore(dir string, log hclog.Logger, failed func(error)) (*store, error)
 		return nil, fmt.Errorf("open raft store: %s is in use by another process", folder)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open raft store: %w", err)
+		return nil, fmt.Errorf("open raft store: %s: %w", path, err)
 	}
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(folder, snapshotsKept, log)
 	if err != nil {
