@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -527,4 +528,51 @@ func TestRot_metadata(t *testing.T) {
 	r.must(os.WriteFile(raft, good, 0o600))
 	n.Restart()
 	r.wantAll()
+}
+
+// A data directory that can't be written: the node ends at once, says why with an
+// exit code, and has changed nothing (5.5).
+func TestRot_readOnly(t *testing.T) {
+	n := harness.Start(t)
+	r := rot(t, n, "orders")
+	r.publish(2, 100)
+	r.stop()
+	before := listed(t, n.DataDir)
+	for _, args := range [][]string{{"--bind", n.DataDir, n.DataDir}, {"-o", "remount,bind,ro", n.DataDir}} {
+		if out, err := exec.Command("mount", args...).CombinedOutput(); err != nil {
+			t.Skipf("mounting takes root: %v: %s", err, out)
+		}
+		if args[0] == "--bind" {
+			t.Cleanup(func() { _ = exec.Command("umount", "-l", n.DataDir).Run() }) // done already as a rule
+		}
+	}
+	err := n.TryRestart()
+	if err == nil || !strings.Contains(n.Log(), "does not start") || !strings.Contains(n.Log(), "read-only file system") {
+		t.Errorf("start: %v", err)
+	}
+	if after := listed(t, n.DataDir); after != before {
+		t.Errorf("files were\n%s\nand are\n%s", before, after)
+	}
+	if out, err := exec.Command("umount", n.DataDir).CombinedOutput(); err != nil {
+		t.Fatalf("unmount: %v: %s", err, out)
+	}
+	n.Restart()
+	r.wantAll()
+}
+
+// listed names all files below a folder, with their lengths.
+func listed(t *testing.T, dir string) (all string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		all += fmt.Sprintln(path, info.Size())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }

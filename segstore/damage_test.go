@@ -309,3 +309,42 @@ func TestDamage_cutRightBehindTheFirstSync(t *testing.T) {
 		f.must(f.store.Close())
 	}
 }
+
+// A length that lies: huge, negative if read as signed, one too many, into the
+// next chunk, with a head that is whole but for it and with one that is not. The
+// read is bounded, and below the mark it is damage at that chunk.
+func TestDamage_lengthFields(t *testing.T) {
+	base := tailFixture(t)
+	places := base.places()
+	base.log.shut()
+	base.must(base.store.Close())
+	const broken = 4
+	for field, at := range map[string]int64{"data": 32, "trailer": 36} {
+		for _, change := range []func(uint32) uint32{
+			func(uint32) uint32 { return 1<<32 - 1 }, func(uint32) uint32 { return 1 << 31 }, func(n uint32) uint32 { return n + 1 },
+			func(n uint32) uint32 { return n + 50 }, func(uint32) uint32 { return chunk.DataLengthMax + 1 },
+		} {
+			for _, whole := range []bool{false, true} {
+				f := base.copy()
+				f.edit(segmentOf(1), func(b []byte) []byte {
+					c := b[places[broken]:]
+					h, err := chunk.Decode(testIncarnation, c[:places[broken+1]-places[broken]])
+					f.must(err)
+					binary.BigEndian.PutUint32(c[at:], change(binary.BigEndian.Uint32(c[at:])))
+					if whole {
+						chunk.Restamp(testIncarnation, c[:h.HeadLength()], h.SyncedLSN)
+					}
+					return b
+				})
+				f.open()
+				f.openLog()
+				f.wantDamage(broken + 1)
+				if got := len(f.readUpTo(broken)); got != 2*(broken-1) {
+					t.Errorf("%s: %d records are readable", field, got)
+				}
+				f.log.shut()
+				f.must(f.store.Close())
+			}
+		}
+	}
+}
