@@ -121,12 +121,13 @@ func (c *company) elect(epoch chunk.Epoch, prefer protocol.NodeID, of ...protoco
 	c.t.Helper()
 	s := c.stream
 	s.Epoch, s.Leader, s.Preferred = epoch, catalog.Leader{}, prefer
+	asked := s // catalogs never change a value that they gave out
 	var reports []protocol.Report
 	for _, id := range of {
 		var answers []cluster.FenceAnswer
 		c.until("node "+string(id)+" is reached", func() bool { // the links are only coming up
 			var err error
-			answers, err = c.nodes["n1"].fencer.Fence(c.context(), id, []catalog.FenceRequest{{Stream: &s}})
+			answers, err = c.nodes["n1"].fencer.Fence(c.context(), id, []catalog.FenceRequest{{Stream: &asked}})
 			return err == nil
 		})
 		c.must(answers[0].Err)
