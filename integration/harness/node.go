@@ -23,7 +23,11 @@ const readyWithin = 30 * time.Second
 type Node struct {
 	t    testing.TB
 	args []string
+	// command is how the node is run: dev, or server as one of a Cluster.
+	command string
 
+	// Name is the node's in its cluster.
+	Name string
 	// DataDir is the node's data directory; tests may damage what is in it
 	// while the node is stopped.
 	DataDir string
@@ -49,7 +53,7 @@ func Start(t testing.TB, args ...string) *Node {
 // StartIn is Start in a data directory of the caller's choice.
 func StartIn(t testing.TB, dir string, args ...string) *Node {
 	t.Helper()
-	n := &Node{t: t, args: args, DataDir: dir, log: &lockedBuffer{}}
+	n := &Node{t: t, args: args, command: "dev", Name: "dev", DataDir: dir, log: &lockedBuffer{}}
 	t.Cleanup(func() {
 		n.Kill()
 		if t.Failed() {
@@ -81,7 +85,7 @@ func (n *Node) tryStart(stream, http, management string) error {
 	if err != nil {
 		return err
 	}
-	args := append([]string{"dev", "--data-dir", n.DataDir, "--stream-addr", stream, "--http-addr", http,
+	args := append([]string{n.command, "--data-dir", n.DataDir, "--stream-addr", stream, "--http-addr", http,
 		"--management-addr", management, "--node-addr", "localhost:0", "--gossip-addr", "localhost:0", "--log-level", "info"}, n.args...)
 	n.process = exec.Command(path, args...)
 	n.process.Stderr = n.log
@@ -157,6 +161,19 @@ func (n *Node) wait() {
 	case <-time.After(readyWithin):
 		n.t.Errorf("the node did not end within %v", readyWithin)
 		_ = n.process.Process.Kill()
+	}
+}
+
+// Running tells whether the process lives, paused or not.
+func (n *Node) Running() bool {
+	if n.exited == nil {
+		return false
+	}
+	select {
+	case <-n.exited:
+		return false
+	default:
+		return true
 	}
 }
 

@@ -1,0 +1,231 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/integration/harness"
+)
+
+// Three real processes. After every test here the replicas must be the same on
+// all nodes (harness.Cluster.SameReplicas).
+
+const (
+	// gapMax is the longest time that publishers may be without a confirm when
+	// any node dies.
+	gapMax = 3 * time.Second
+	// startMax is how long three nodes may take to found a cluster.
+	startMax = 5 * time.Second
+	// clusterKillsDefault is for `go test ./...`; make cluster-test has more.
+	clusterKillsDefault = 2
+)
+
+// clusterTest is three nodes and a stream for each, led by different ones as far
+// as placement goes, with traffic on all.
+type clusterTest struct {
+	t       *testing.T
+	cluster *harness.Cluster
+	streams []*clusterStream
+}
+
+type clusterStream struct {
+	name    string
+	ledger  *harness.Ledger
+	traffic *harness.Traffic
+}
+
+const (
+	clusterStreams    = 3
+	clusterPublishers = 2
+)
+
+func newClusterTest(t *testing.T) *clusterTest {
+	t.Helper()
+	c := &clusterTest{t: t, cluster: harness.StartCluster(t, 3)}
+	t.Logf("FIGURE cluster: three nodes are ready %d ms after their start; goal %d ms", c.cluster.Ready.Milliseconds(), startMax.Milliseconds())
+	if c.cluster.Ready > startMax {
+		t.Errorf("the cluster took %v to start", c.cluster.Ready)
+	}
+	conn := c.dial(c.cluster.Nodes[0])
+	defer conn.Close()
+	for i := range clusterStreams {
+		s := &clusterStream{name: fmt.Sprintf("stream-%d", i+1), ledger: harness.NewLedger()}
+		if err := conn.Create(t.Context(), s.name, map[string]string{"stream-max-segment-size-bytes": "1000000"}); err != nil {
+			t.Fatalf("create %s: %v", s.name, err)
+		}
+		c.streams = append(c.streams, s)
+	}
+	return c
+}
+
+func (c *clusterTest) dial(n *harness.Node) *client.Conn {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), usableWithin)
+	defer cancel()
+	conn, err := client.Dial(ctx, client.Config{Addr: n.Stream, Name: "cluster test"})
+	if err != nil {
+		c.t.Fatalf("dial node %s: %v", n.Name, err)
+	}
+	return conn
+}
+
+// start begins the traffic, and returns once it flows.
+func (c *clusterTest) start() {
+	c.t.Helper()
+	for _, s := range c.streams {
+		s.traffic = harness.StartTraffic(c.cluster.Addrs(), s.name, s.ledger, 1, clusterPublishers)
+	}
+	c.flows()
+}
+
+// flows waits until every publisher gets confirms.
+func (c *clusterTest) flows() {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), usableWithin)
+	defer cancel()
+	for _, s := range c.streams {
+		if err := s.traffic.AwaitConfirms(ctx); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// gap is the longest of any publisher since the last call.
+func (c *clusterTest) gap() (worst time.Duration) {
+	for _, s := range c.streams {
+		worst = max(worst, s.traffic.Gap())
+	}
+	return worst
+}
+
+// finish ends the traffic and judges: by what readers find on every node, and by
+// what the disks hold.
+func (c *clusterTest) finish() {
+	c.t.Helper()
+	var names []string
+	var sent, confirmed uint64
+	var stalest time.Duration
+	judged := 0
+	for _, s := range c.streams {
+		if err := s.traffic.Stop(); err != nil {
+			c.t.Error(err)
+		}
+		names = append(names, s.name)
+		n, m := s.ledger.Counts()
+		sent, confirmed = sent+n, confirmed+m
+		worst, of := s.traffic.Stalest()
+		stalest, judged = max(stalest, worst), judged+of
+	}
+	for _, s := range c.streams {
+		if err := c.cluster.AwaitLevel(s.name); err != nil {
+			c.t.Fatal(err)
+		}
+		for _, n := range c.cluster.Nodes {
+			c.read(n, s)
+		}
+	}
+	if err := c.cluster.SameReplicas(names...); err != nil {
+		c.t.Error(err)
+	}
+	c.t.Logf("FIGURE %s: %d messages sent, %d confirmed, each once and in order on every node; replicas equal on all disks; stored offset at worst %d ms old at a kill (%d checks), goal %d ms",
+		c.t.Name(), sent, confirmed, stalest.Milliseconds(), judged, harness.StoreWindow.Milliseconds())
+}
+
+// read reads a stream from one node, whoever leads it, and holds it against the
+// ledger.
+func (c *clusterTest) read(n *harness.Node, s *clusterStream) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	conn := c.dial(n)
+	defer conn.Close()
+	stats, err := conn.Stats(ctx, s.name)
+	if err != nil {
+		c.t.Fatalf("stats of %s on %s: %v", s.name, n.Name, err)
+	}
+	reading, err := readAll(ctx, conn, s.name, uint64(stats["committed_offset"]+1), s.ledger)
+	if err != nil {
+		c.t.Fatalf("read %s on %s: %v", s.name, n.Name, err)
+	}
+	if err := reading.End(); err != nil {
+		c.t.Errorf("%s on %s: %v", s.name, n.Name, err)
+	}
+}
+
+// number reads a count from the environment.
+func number(t *testing.T, key string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(key)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestCluster_kills kills nodes under load by kill -9: in turn the one that leads
+// the metadata, which leads a stream too, and another leader of a stream.
+func TestCluster_kills(t *testing.T) {
+	c := newClusterTest(t)
+	c.start()
+	kills := number(t, "CLUSTER_KILLS", clusterKillsDefault)
+	worst := map[string]time.Duration{}
+	for i := range kills {
+		victim, who := c.cluster.MetaLeader(), "metadata leader"
+		if i%2 == 1 {
+			for _, s := range c.streams {
+				if leader := c.cluster.Leader(s.name); leader != victim {
+					victim, who = leader, "stream leader"
+					break
+				}
+			}
+		}
+		led := 0
+		for _, s := range c.streams {
+			if c.cluster.Leader(s.name) == victim {
+				led++
+			}
+		}
+		if who == "metadata leader" && led > 0 {
+			who = "leader of metadata and stream"
+		}
+		c.gap()
+		killed := time.Now()
+		for _, s := range c.streams {
+			s.traffic.Killed(killed)
+		}
+		victim.Kill()
+		c.flows()
+		gap := c.gap()
+		worst[who] = max(worst[who], gap)
+		t.Logf("kill %d: %s, the %s of %d streams: longest gap %d ms", i+1, victim.Name, who, led, gap.Milliseconds())
+		if gap > gapMax {
+			t.Errorf("the longest gap is %v", gap)
+		}
+		c.cluster.Restart(victim)
+		for _, s := range c.streams {
+			c.level(s)
+		}
+	}
+	for who, gap := range worst {
+		t.Logf("FIGURE cluster kills: %s killed by kill -9: longest gap %d ms, goal %d ms", who, gap.Milliseconds(), gapMax.Milliseconds())
+	}
+	c.finish()
+}
+
+// level waits until all nodes have a replica again that follows: two of three
+// must never be enough twice in a row.
+func (c *clusterTest) level(s *clusterStream) {
+	c.t.Helper()
+	if err := c.cluster.AwaitFollowed(s.name); err != nil {
+		c.t.Fatal(err)
+	}
+}

@@ -1,0 +1,206 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/client"
+)
+
+// Cluster is several nodes that found a cluster together, each a process with a
+// data directory and ports of its own, which it keeps.
+type Cluster struct {
+	t     testing.TB
+	Nodes []*Node
+	// Ready is how long the start took, from the first process's start until the
+	// last node was ready.
+	Ready time.Duration
+}
+
+// StartCluster starts n nodes n1, n2, … and waits until all are ready. More args
+// are added to every node's command line.
+func StartCluster(t testing.TB, n int, args ...string) *Cluster {
+	t.Helper()
+	dir := t.TempDir()
+	c := &Cluster{t: t}
+	secret := filepath.Join(dir, "secret")
+	var random [32]byte
+	_, _ = rand.Read(random[:]) // never fails
+	if err := os.WriteFile(secret, []byte(hex.EncodeToString(random[:])+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ports := freePorts(t, 4*n)
+	var join []string
+	for i := range n {
+		join = append(join, ports[4*i+2])
+	}
+	for i := range n {
+		name := fmt.Sprintf("n%d", i+1)
+		at := ports[4*i : 4*i+4]
+		c.Nodes = append(c.Nodes, &Node{
+			t: t, Name: name, DataDir: filepath.Join(dir, name), log: &lockedBuffer{}, command: "server",
+			Stream: at[0], HTTP: "http://" + at[1], Management: "http://localhost:0",
+			args: append([]string{
+				"--node-name", name, "--node-addr", at[2], "--gossip-addr", at[3], "--advertised-host", "localhost",
+				"--cluster-secret-file", secret, "--bootstrap-expect", fmt.Sprint(n), "--join", strings.Join(join, ","),
+			}, args...),
+		})
+	}
+	t.Cleanup(func() {
+		for _, node := range c.Nodes {
+			node.Kill()
+		}
+		if t.Failed() {
+			for _, node := range c.Nodes {
+				t.Logf("log of node %s:\n%s", node.Name, node.Log())
+			}
+		}
+	})
+	begin := time.Now()
+	c.Restart(c.Nodes...)
+	c.Ready = time.Since(begin)
+	return c
+}
+
+// freePorts returns addresses on loopback that nobody listens on. Somebody may
+// take one before a node does; the kernel gives out others first.
+func freePorts(t testing.TB, n int) []string {
+	t.Helper()
+	var addrs []string
+	for range n {
+		l, err := net.Listen("tcp", "localhost:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		addrs = append(addrs, fmt.Sprintf("localhost:%d", l.Addr().(*net.TCPAddr).Port))
+	}
+	return addrs
+}
+
+// Restart starts stopped nodes again, all at once, and waits until they are
+// ready.
+func (c *Cluster) Restart(nodes ...*Node) {
+	c.t.Helper()
+	errs := make([]error, len(nodes))
+	var all sync.WaitGroup
+	for i, n := range nodes {
+		all.Go(func() { errs[i] = n.TryRestart() })
+	}
+	all.Wait()
+	for i, err := range errs {
+		if err != nil {
+			c.t.Fatalf("start node %s: %v", nodes[i].Name, err)
+		}
+	}
+}
+
+// Addrs are the nodes' addresses for clients.
+func (c *Cluster) Addrs() []string {
+	var addrs []string
+	for _, n := range c.Nodes {
+		addrs = append(addrs, n.Stream)
+	}
+	return addrs
+}
+
+// Others are all nodes but one.
+func (c *Cluster) Others(than *Node) []*Node {
+	var list []*Node
+	for _, n := range c.Nodes {
+		if n != than {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// Named returns the node of a name, nil if there is none.
+func (c *Cluster) Named(name string) *Node {
+	for _, n := range c.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// Leader returns the node that leads a stream, as the first node that runs
+// says; it waits for a leader.
+func (c *Cluster) Leader(stream string) *Node {
+	c.t.Helper()
+	var last error
+	for end := time.Now().Add(readyWithin); time.Now().Before(end); {
+		for _, n := range c.Nodes {
+			if !n.Running() {
+				continue
+			}
+			leader, err := c.leaderBy(n, stream)
+			if err == nil && leader.Running() {
+				return leader
+			}
+			last = err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	c.t.Fatalf("stream %s has no leader: %v", stream, last)
+	return nil
+}
+
+func (c *Cluster) leaderBy(n *Node, stream string) (*Node, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	conn, err := client.Dial(ctx, client.Config{Addr: n.Stream, Name: "harness", Timeout: 2 * time.Second})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Abort()
+	addr, err := conn.Leader(ctx, stream)
+	if err != nil {
+		return nil, err
+	}
+	_, port, _ := net.SplitHostPort(addr)
+	for _, other := range c.Nodes {
+		if strings.HasSuffix(other.Stream, ":"+port) {
+			return other, nil
+		}
+	}
+	return nil, fmt.Errorf("node %s names a leader at %s, where no node is", n.Name, addr)
+}
+
+// MetaLeader returns the node that leads the metadata; it waits for one that is
+// alive.
+func (c *Cluster) MetaLeader() *Node {
+	c.t.Helper()
+	var last string
+	for end := time.Now().Add(readyWithin); time.Now().Before(end); {
+		for _, n := range c.Nodes {
+			if !n.Running() {
+				continue
+			}
+			body, err := n.Get("/api/v1/cluster/leader")
+			if err != nil {
+				last = err.Error()
+				continue
+			}
+			name := string(bytes.Trim(bytes.TrimSpace(body), `"`))
+			if leader := c.Named(name); leader != nil && leader.Running() {
+				return leader
+			}
+			last = name
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	c.t.Fatalf("the metadata has no leader: %s", last)
+	return nil
+}
