@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-tracking kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants
+.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-tracking kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants cluster-test
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -36,6 +36,8 @@ mutants: ## break the store's code in each way of a list: the walks over crashes
 	go test ./segstore -run '^TestMutants$$' -count 1 -timeout 0 -v -mutants
 kill-test: ## kill -9 at ROUNDS (10) random moments under load
 	KILL_ROUNDS=$(ROUNDS) go test ./integration -run '^TestKill$$' -count 1 -timeout 60m -v
+cluster-test: ## kill -9 of nodes in a cluster of three under load, CLUSTER_KILLS (5) times
+	CLUSTER_KILLS=$(or $(CLUSTER_KILLS),5) go test ./integration -run '^TestCluster' -count 1 -timeout 30m -v
 overtake: ## 24 h of stored offsets on a clock of its own, and each mechanism switched off
 	OVERTAKE_HOURS=24 OVERTAKE_MANY_HOURS=3 OVERTAKE_CONTROLS=1 go test ./integration/overtake -count 1 -timeout 30m -v
 overtake-long: ## 24 h of 100,000 references (of which make overtake runs 3 h)
