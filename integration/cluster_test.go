@@ -2,12 +2,15 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/admin"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/integration/harness"
 )
@@ -228,4 +231,92 @@ func (c *clusterTest) level(s *clusterStream) {
 	if err := c.cluster.AwaitFollowed(s.name); err != nil {
 		c.t.Fatal(err)
 	}
+}
+
+// TestCluster_pause stops nodes by SIGSTOP for ten seconds, as a machine that
+// hangs would, and lets them go on: they must notice that they lead no more.
+func TestCluster_pause(t *testing.T) {
+	pauses := number(t, "CLUSTER_PAUSES", 0)
+	if pauses == 0 {
+		t.Skip("pauses take long; make cluster-long has them")
+	}
+	c := newClusterTest(t)
+	c.start()
+	worst := time.Duration(0)
+	for i := range pauses {
+		victim := c.cluster.MetaLeader()
+		if i%2 == 1 {
+			victim = c.cluster.Leader(c.streams[i%len(c.streams)].name)
+		}
+		c.gap()
+		paused := time.Now()
+		for _, s := range c.streams {
+			s.traffic.Killed(paused)
+		}
+		victim.Pause()
+		c.flows()
+		gap := c.gap()
+		worst = max(worst, gap)
+		t.Logf("pause %d: %s: longest gap %d ms", i+1, victim.Name, gap.Milliseconds())
+		if gap > gapMax {
+			t.Errorf("the longest gap is %v", gap)
+		}
+		time.Sleep(time.Until(paused.Add(10 * time.Second)))
+		victim.Continue()
+		for _, s := range c.streams {
+			c.level(s)
+		}
+	}
+	t.Logf("FIGURE cluster pauses: %d nodes stopped by SIGSTOP for 10 s: longest gap %d ms, goal %d ms", pauses, worst.Milliseconds(), gapMax.Milliseconds())
+	c.finish()
+}
+
+// TestCluster_killAll kills all nodes at once, and starts them again.
+func TestCluster_killAll(t *testing.T) {
+	rounds := number(t, "CLUSTER_KILL_ALL", 1)
+	c := newClusterTest(t)
+	c.start()
+	slowest := time.Duration(0)
+	for range rounds {
+		c.flows()
+		window := c.window()
+		killed := time.Now()
+		for _, s := range c.streams {
+			s.traffic.KilledAll(killed, window)
+		}
+		var all sync.WaitGroup
+		for _, n := range c.cluster.Nodes {
+			all.Go(n.Kill)
+		}
+		all.Wait()
+		begin := time.Now()
+		c.cluster.Restart(c.cluster.Nodes...)
+		slowest = max(slowest, time.Since(begin))
+		c.flows()
+		for _, s := range c.streams {
+			c.level(s)
+		}
+	}
+	t.Logf("FIGURE cluster kill -9 of all nodes at once: %d times; all are ready again after %d ms at most", rounds, slowest.Milliseconds())
+	c.finish()
+}
+
+// window is how far stored offsets may fall back when all nodes die.
+func (c *clusterTest) window() (widest time.Duration) {
+	c.t.Helper()
+	for _, s := range c.streams {
+		body, err := c.cluster.Leader(s.name).Get("/api/v1/streams/%2F/" + s.name)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		var figures admin.Stream
+		if err := json.Unmarshal(body, &figures); err != nil {
+			c.t.Fatal(err)
+		}
+		if figures.WindowMS <= 0 {
+			c.t.Errorf("%s announces a window of %d ms", s.name, figures.WindowMS)
+		}
+		widest = max(widest, time.Duration(figures.WindowMS)*time.Millisecond)
+	}
+	return widest
 }

@@ -101,9 +101,13 @@ func (f *Traffic) Problems() error {
 	return errors.Join(f.problems...)
 }
 
-// Killed notes when a node was killed: offsets stored within the loss window
-// before may be lost.
-func (f *Traffic) Killed(at time.Time) { f.stores.killed(at) }
+// Killed notes when a node was killed: offsets stored within StoreWindow before
+// may be lost.
+func (f *Traffic) Killed(at time.Time) { f.stores.killed(at, StoreWindow) }
+
+// KilledAll notes when all nodes were: offsets stored within the window that the
+// leader announced may be lost.
+func (f *Traffic) KilledAll(at time.Time, window time.Duration) { f.stores.killed(at, window) }
 
 // Stalest is how old a stored offset was at worst at a kill, and how many kills
 // that was measured at.
@@ -328,8 +332,9 @@ func (p *persistent) takeGap() time.Duration {
 type storer struct {
 	mu      sync.Mutex // guards all below
 	sent    uint64
-	taken   []taken   // in the order of time and value
-	kill    time.Time // the last; zero once it is judged
+	taken   []taken       // in the order of time and value
+	kill    time.Time     // the last; zero once it is judged
+	window  time.Duration // what it may cost
 	stalest time.Duration
 	judged  int
 }
@@ -347,10 +352,10 @@ const StoreWindow = 50 * time.Millisecond
 // takenKept bounds what is remembered.
 const takenKept = 4096
 
-func (s *storer) killed(at time.Time) {
+func (s *storer) killed(at time.Time, window time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kill = at
+	s.kill, s.window = at, window
 }
 
 func (s *storer) run(ctx context.Context, f *Traffic) {
@@ -436,17 +441,17 @@ func (s *storer) judge(got uint64, f *Traffic) {
 	if len(s.taken) == 0 {
 		return
 	}
-	moment := s.taken[len(s.taken)-1].at
+	moment, window := s.taken[len(s.taken)-1].at, StoreWindow
 	if !s.kill.IsZero() {
-		moment = s.kill
+		moment, window = s.kill, s.window
 		if since, ok := s.overtaken(got); ok {
 			s.stalest = max(s.stalest, moment.Sub(since))
 		}
 		s.judged++
 		s.kill = time.Time{}
 	}
-	if least := s.takenBy(moment.Add(-StoreWindow)); got < least {
-		f.problem(fmt.Errorf("stream %s: offset %d is answered, and %d was stored more than %v before", f.stream, got, least, StoreWindow))
+	if least := s.takenBy(moment.Add(-window)); got < least {
+		f.problem(fmt.Errorf("stream %s: offset %d is answered, and %d was stored more than %v before", f.stream, got, least, window))
 	}
 }
 
