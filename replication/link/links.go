@@ -39,7 +39,7 @@ type Config struct {
 	// Connections carry streams; one more carries requests. 0: 2.
 	Connections int
 	// HeartbeatEvery is how often a connection without frames says that it is
-	// there; 0: 500 ms. Silence for HeartbeatTimeout breaks the link; 0: four
+	// there; 0: 250 ms. Silence for HeartbeatTimeout breaks the link; 0: five
 	// times as long.
 	HeartbeatEvery, HeartbeatTimeout time.Duration
 	// WindowBytes is what a stream may have under way to one node and not taken
@@ -60,8 +60,8 @@ type Config struct {
 func (c *Config) setDefaults() {
 	def(&c.Connections, 2)
 	c.Connections = min(c.Connections, slotsMax-1)
-	def(&c.HeartbeatEvery, 500*time.Millisecond)
-	def(&c.HeartbeatTimeout, 4*c.HeartbeatEvery)
+	def(&c.HeartbeatEvery, 250*time.Millisecond)
+	def(&c.HeartbeatTimeout, 5*c.HeartbeatEvery)
 	def(&c.WindowBytes, 8<<20)
 	def(&c.StreamQueueBytes, 16<<20)
 	def(&c.StreamQueueFrames, 16384)
