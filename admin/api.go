@@ -33,6 +33,7 @@ func (s *Server) routes() []route {
 		{"GET", "/api/v1/streams/{vhost}/{stream}/retention", operator, (*Server).retention},
 		{"PUT", "/api/v1/streams/{vhost}/{stream}/retention", administrator, (*Server).setRetention},
 		{"POST", "/api/v1/streams/{vhost}/{stream}/retention/run", administrator, (*Server).runRetention},
+		{"PUT", "/api/v1/streams/{vhost}/{stream}/leader", administrator, (*Server).moveLeader},
 		{"GET", "/api/v1/streams/{vhost}/{stream}/segments", operator, (*Server).listSegments},
 		{"GET", "/api/v1/streams/{vhost}/{stream}/segments/{file}/chunks", operator, (*Server).listChunks},
 		{"POST", "/api/v1/streams/{vhost}/{stream}/verify", operator, (*Server).verifyStream},

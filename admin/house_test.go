@@ -38,6 +38,7 @@ type house struct {
 	serial    chunk.Incarnation
 	tracked   map[string]Reference // by kind and reference
 	notLed    bool
+	movedTo   string // the last leader
 }
 
 func newHouse(t *testing.T) *house {
@@ -85,6 +86,15 @@ func (h *house) DeleteStream(_ context.Context, vhost, name string) error {
 		return catalog.ErrStreamMissing
 	}
 	return h.do(&catalog.DeleteStreams{Streams: []catalog.OldStream{{VHost: vhost, Name: name, Incarnation: stream.Incarnation}}})
+}
+
+// MoveLeader goes wherever there is a replica.
+func (h *house) MoveLeader(_ context.Context, stream chunk.Incarnation, node string) error {
+	err := h.do(&catalog.TransferLeaders{Transfers: []catalog.Transfer{{Stream: stream, To: protocol.NodeID(node)}}})
+	if err == nil {
+		h.movedTo = node
+	}
+	return err
 }
 
 func (h *house) CreateVHost(_ context.Context, _, name string) error {

@@ -120,7 +120,7 @@ func TestOpenAPI_describesEveryField(t *testing.T) {
 		}
 	}
 	values := []any{
-		Status{}, Stream{}, Bytes{}, Segment{}, Chunk{}, Verdict{}, Connection{}, CreateStream{}, Failure{},
+		Status{}, Stream{}, Bytes{}, Segment{}, Chunk{}, Verdict{}, Connection{}, CreateStream{}, LeaderRequest{}, Failure{},
 		Reference{}, SetOffset{}, CopyOffset{}, MovedOffset{}, ExpireOffsets{}, Retention{}, Disk{}, Cluster{}, Member{}, Joining{},
 	}
 	for _, v := range values {

@@ -21,6 +21,8 @@ type Metadata interface {
 	CreateStream(ctx context.Context, user, vhost, name string, arguments map[string]string) error
 	DeleteStream(ctx context.Context, vhost, name string) error
 	SetRetention(ctx context.Context, vhost, name string, change catalog.RetentionChange) error
+	// MoveLeader has a stream led from another node, and returns once it is.
+	MoveLeader(ctx context.Context, stream chunk.Incarnation, node string) error
 	CreateVHost(ctx context.Context, user, name string) error
 	DeleteVHost(ctx context.Context, name string) error
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/cmd/millrace/inspect"
 	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
 )
@@ -72,6 +73,10 @@ func (m metadata) CreateStream(ctx context.Context, user, vhost, name string, ar
 
 func (m metadata) DeleteStream(ctx context.Context, vhost, name string) error {
 	return answered(m.Cluster.DeleteStream(ctx, vhost, name))
+}
+
+func (m metadata) MoveLeader(ctx context.Context, stream chunk.Incarnation, node string) error {
+	return m.Cluster.MoveLeader(ctx, stream, protocol.NodeID(node))
 }
 
 // sessions are the connected clients as operators see them.
