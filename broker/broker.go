@@ -253,13 +253,19 @@ func (b *Broker) local(vhost, name string) (*catalog.Stream, Replica, error) {
 	return stream, replica, nil
 }
 
-// led finds a stream that this node leads.
+// led finds a stream that this node leads, and tells apart who else does from
+// nobody: only a leader that is still to come is worth waiting for.
 func (b *Broker) led(vhost, name string) (*catalog.Stream, Replica, error) {
-	stream, replica, err := b.local(vhost, name)
-	if err == nil && string(stream.Leader.Node) != b.config.NodeName {
-		err = errUnavailable
+	stream, ok := b.directory.View().Stream(vhost, name)
+	switch {
+	case !ok:
+		return nil, nil, errStreamMissing
+	case stream.Led() && string(stream.Leader.Node) != b.config.NodeName:
+		return nil, nil, errLedElsewhere
+	case !stream.Led():
+		return nil, nil, errUnavailable
 	}
-	return stream, replica, err
+	return b.local(vhost, name)
 }
 
 // awaitLeaders waits until each of the streams that exist has a leader, at most

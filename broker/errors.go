@@ -16,6 +16,7 @@ var (
 	errAccess            = errors.New("access refused")
 	errStreamMissing     = errors.New("stream does not exist")
 	errUnavailable       = errors.New("stream has no leader, or no replica on this node, at the moment")
+	errLedElsewhere      = errors.New("another node leads the stream")
 	errTooMany           = errors.New("connection has as many as it may have")
 	errReferenceTooLong  = errors.New("reference is longer than 255 bytes")
 	errReferenceInUse    = errors.New("connection has a publisher of the stream with this reference")
@@ -80,6 +81,7 @@ var codes = []struct {
 	{segstore.ErrClosed, wire.CodeStreamNotAvailable},
 	{segstore.ErrDamaged, wire.CodeStreamNotAvailable},
 	{errUnavailable, wire.CodeStreamNotAvailable},
+	{errLedElsewhere, wire.CodeStreamNotAvailable},
 }
 
 func codeOf(err error) wire.ResponseCode {

@@ -209,6 +209,30 @@ func (n *fakeNode) addReplica(t testing.TB, name, node, addr string) {
 	n.do(t, &catalog.AddReplicas{Replicas: []catalog.Added{{Stream: s.Incarnation, Node: put.ID}}})
 }
 
+// promote makes another node's replica of a stream, which this node leads, a
+// voter.
+func (n *fakeNode) promote(t testing.TB, name, node string) {
+	t.Helper()
+	s, _ := n.View().Stream("/", name)
+	c := catalog.VoterChange{Stream: s.Incarnation, Epoch: s.Epoch, Version: s.ConfigVersion, Voter: true}
+	setID(&c.Node, node)
+	for _, r := range s.Replicas {
+		if r.Node == c.Node {
+			c.Registration = r.Registration
+		}
+	}
+	n.do(t, &catalog.ChangeVoters{Changes: []catalog.VoterChange{c}})
+}
+
+// electOther gives a stream that has no leader one on another node.
+func (n *fakeNode) electOther(t testing.TB, name, node string) {
+	t.Helper()
+	s, _ := n.View().Stream("/", name)
+	a := catalog.Assign{Stream: s.Incarnation, Epoch: s.Epoch, Run: 1, ConfigVersion: s.ConfigVersion}
+	setID(&a.Node, node)
+	n.do(t, &catalog.AssignLeaders{Leaders: []catalog.Assign{a}})
+}
+
 func (n *fakeNode) drain(t testing.TB, node string) {
 	mark := &catalog.MarkNode{Draining: true}
 	setID(&mark.ID, node)

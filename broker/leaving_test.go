@@ -74,6 +74,22 @@ func TestDeclare_waitsForTheLeader(t *testing.T) {
 	p.wantConfirms(0, 1, 1)
 }
 
+// TestDeclare_ledElsewhere: who asks a node that has just lost the leader, as
+// another node's catalog did not know yet, is told at once.
+func TestDeclare_ledElsewhere(t *testing.T) {
+	h := serve(t, func(c *broker.Config) { c.MetadataWait = time.Hour })
+	p := h.open(t)
+	p.create("s")
+	h.addReplica(t, "s", "n2", "two.example:1234")
+	h.promote(t, "s", "n2")
+	h.depose(t, "s")
+	p.send(&wire.DeclarePublisher{Correlation: 7, Stream: "s"})
+	p.wantSilence()
+	h.electOther(t, "s", "n2")
+	p.wantCode(p.read(), wire.CodeStreamNotAvailable)
+	p.wantCode(p.ask(&wire.QueryOffset{Correlation: 8, Reference: "r", Stream: "s"}), wire.CodeStreamNotAvailable)
+}
+
 func TestSubscription_whoseLogEndsIsTakenAway(t *testing.T) {
 	h := serve(t, nil)
 	p := h.open(t)
