@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -319,4 +320,40 @@ func (c *clusterTest) window() (widest time.Duration) {
 		widest = max(widest, time.Duration(figures.WindowMS)*time.Millisecond)
 	}
 	return widest
+}
+
+// transferGapMax is the longest time that publishers may be without a confirm
+// when a leader moves.
+const transferGapMax = 200 * time.Millisecond
+
+// TestCluster_transfers moves leaders from node to node under load.
+func TestCluster_transfers(t *testing.T) {
+	c := newClusterTest(t)
+	c.start()
+	transfers := number(t, "CLUSTER_TRANSFERS", 6)
+	var gaps []time.Duration
+	for i := range transfers {
+		s := c.streams[i%len(c.streams)]
+		from := c.cluster.Leader(s.name)
+		to := c.cluster.Others(from)[i%2]
+		s.traffic.Gap()
+		if status, body, err := c.cluster.Nodes[i%3].Put("/api/v1/streams/%2F/"+s.name+"/leader", admin.LeaderRequest{Node: to.Name}); err != nil || status != 200 {
+			t.Fatalf("move %s from %s to %s: %d, %v: %s", s.name, from.Name, to.Name, status, err, body)
+		}
+		c.flows()
+		gaps = append(gaps, s.traffic.Gap())
+		if now := c.cluster.Leader(s.name); now != to {
+			t.Errorf("%s went from %s to %s, not to %s", s.name, from.Name, now.Name, to.Name)
+		}
+		if err := c.cluster.AwaitFollowed(s.name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.Sort(gaps)
+	longest, median := gaps[len(gaps)-1], gaps[len(gaps)/2]
+	t.Logf("FIGURE cluster transfers: %d leaders moved under load: gap median %d ms, longest %d ms, goal %d ms", transfers, median.Milliseconds(), longest.Milliseconds(), transferGapMax.Milliseconds())
+	if longest > transferGapMax {
+		t.Errorf("the longest gap is %v", longest)
+	}
+	c.finish()
 }

@@ -3,6 +3,7 @@ package harness
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -192,13 +193,24 @@ func (n *Node) Get(path string) ([]byte, error) {
 	return body, err
 }
 
+// Put asks the node's HTTP API to change something, as guest.
+func (n *Node) Put(path string, body any) (status int, answer []byte, err error) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return 0, nil, err
+	}
+	return send(http.MethodPut, n.HTTP+path, bytes.NewReader(text))
+}
+
 // Manage calls the management port as guest.
 func (n *Node) Manage(method, path string) (status int, body []byte, err error) {
 	return ask(method, n.Management+path)
 }
 
-func ask(method, url string) (status int, body []byte, err error) {
-	req, err := http.NewRequest(method, url, nil)
+func ask(method, url string) (status int, body []byte, err error) { return send(method, url, nil) }
+
+func send(method, url string, what io.Reader) (status int, body []byte, err error) {
+	req, err := http.NewRequest(method, url, what)
 	if err != nil {
 		return 0, nil, err
 	}
