@@ -38,6 +38,8 @@ type Journal struct {
 	states map[chunk.Incarnation]StreamState
 	file   *journalFile
 	size   int64 // bytes of good records in the file
+	// made: there was none when the store was opened.
+	made bool
 	// suspect: a write or sync of the file has failed.
 	suspect bool
 	closed  bool
@@ -129,7 +131,7 @@ func (j *Journal) writeOver(name string, good []byte) error {
 func (j *Journal) create(streams iter.Seq[chunk.Incarnation], lost error) error {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
-	j.id = chunk.Incarnation(binary.BigEndian.Uint64(id[:]))
+	j.id, j.made = chunk.Incarnation(binary.BigEndian.Uint64(id[:])), true
 	j.states = make(map[chunk.Incarnation]StreamState)
 	for inc := range streams {
 		j.states[inc], j.lost = StreamState{Aside: AsideJournalLost}, lost
@@ -140,6 +142,11 @@ func (j *Journal) create(streams iter.Seq[chunk.Incarnation], lost error) error 
 // Lost tells why the journal that was expected could not be believed; nil
 // almost always.
 func (j *Journal) Lost() error { return j.lost }
+
+// Made tells whether the journal was made when the store was opened, since there
+// was none that could be believed. A node that was a member before has lost then
+// what its replicas promised, of streams without files here too.
+func (j *Journal) Made() bool { return j.made }
 
 // State returns what is remembered of a stream. Changes whose done has not been
 // called yet are in it already.

@@ -1,10 +1,10 @@
 package harness
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/admin"
 	"github.com/millrace/millrace/client"
 )
 
@@ -188,16 +189,19 @@ func (c *Cluster) MetaLeader() *Node {
 			if !n.Running() {
 				continue
 			}
-			body, err := n.Get("/api/v1/cluster/leader")
+			body, err := n.Get("/api/v1/status")
 			if err != nil {
 				last = err.Error()
 				continue
 			}
-			name := string(bytes.Trim(bytes.TrimSpace(body), `"`))
-			if leader := c.Named(name); leader != nil && leader.Running() {
+			var status admin.Status
+			if err := json.Unmarshal(body, &status); err != nil {
+				c.t.Fatal(err)
+			}
+			if leader := c.Named(status.MetadataLeader); leader != nil && leader.Running() {
 				return leader
 			}
-			last = name
+			last = status.MetadataLeader
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

@@ -204,6 +204,9 @@ func (n *Node) openStore(context.Context) error {
 		Propose: n.propose, Lost: n.lost, Yield: n.yield, Evicted: n.evicted,
 	})
 	n.residents = newResidents(&n.config, n.store, n.replicas, n.log.Named("residents"))
+	if _, err := n.identity(); err == nil {
+		n.residents.forgot = store.Journal().Made()
+	}
 	n.transport.replicas, n.transport.standing = n.replicas, n.residents.standing
 	n.scrub()
 	return nil

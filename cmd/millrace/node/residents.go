@@ -39,6 +39,8 @@ type residents struct {
 	replicas *replication.Node
 	tracking config.Tracking
 	log      hclog.Logger
+	// forgot: the node was a member, and its journal is gone.
+	forgot bool
 
 	ctx    context.Context // ends with stop
 	cancel context.CancelFunc
@@ -92,12 +94,28 @@ func (r *residents) follow(c *cluster.Cluster) {
 	r.unsubscribe = c.Subscribe(r.changed)
 	var here []chunk.Incarnation
 	for s := range c.View().Streams() {
-		if r.holds(s) {
-			here = append(here, s.Incarnation)
+		if !r.holds(s) {
+			continue
 		}
+		if r.forgot {
+			r.forget(s.Incarnation)
+		}
+		here = append(here, s.Incarnation)
 	}
 	r.touch(here...)
 	r.work.Go(func() { r.putAway(c) })
+}
+
+// forget remembers that what a replica promised here is not known any more, so
+// that one without files is not taken for one that never was.
+func (r *residents) forget(i chunk.Incarnation) {
+	if _, known := r.store.Journal().State(i); known {
+		return
+	}
+	err := r.store.Remember(i, func(s *segstore.StreamState) { s.Aside = segstore.AsideJournalLost })
+	if err != nil {
+		r.log.Error("remember that a replica was lost", "stream", i.String(), "error", err)
+	}
 }
 
 // putAway settles what lies here and was given up while the node was down.
@@ -415,6 +433,9 @@ func (r *residents) openFiles(s *catalog.Stream) error {
 	case r.store.Has(s.Incarnation):
 		_, err = r.replicas.Open(of, false)
 	case remembered && uint64(entry.Registration) <= state.Registration, entry.Registration > 0 && !entry.Aside:
+		if len(s.Voters()) == 1 && entry.Voter {
+			return fmt.Errorf("%w: they were the only ones of %q; put them back from a backup, or delete the stream", segstore.ErrMissing, s.Name)
+		}
 		r.log.Warn("a replica's files are gone; it is entered anew and filled by its leader", "stream", s.Name, "vhost", s.VHost)
 		r.propose(s.Incarnation)
 		return errEnteringAnew
