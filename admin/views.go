@@ -23,23 +23,6 @@ type Status struct {
 	Connections     int       `json:"connections"`
 	Publishers      int       `json:"publishers"`
 	Subscriptions   int       `json:"subscriptions"`
-	Node            string    `json:"node"`
-	Version         string    `json:"version"`
-	Ready           bool      `json:"ready"`
-	Reason          string    `json:"reason,omitempty"` // why it is not ready
-	Started         time.Time `json:"started"`
-	DataDir         string    `json:"data_dir"`
-	Disk            Disk      `json:"disk"`
-	Scrub           Scrub     `json:"scrub"`
-	Addresses       Addresses `json:"addresses"`
-	// MetadataLeader is the node that leads the metadata, as this one knows;
-	// empty while there is none.
-	MetadataLeader string `json:"metadata_leader,omitempty"`
-	VHosts         int    `json:"vhosts"`
-	Streams        int    `json:"streams"`
-	Connections    int    `json:"connections"`
-	Publishers     int    `json:"publishers"`
-	Subscriptions  int    `json:"subscriptions"`
 }
 
 // Disk is the disk of the data directory, and what its free space leads to.

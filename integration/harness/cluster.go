@@ -189,19 +189,19 @@ func (c *Cluster) MetaLeader() *Node {
 			if !n.Running() {
 				continue
 			}
-			body, err := n.Get("/api/v1/status")
+			body, err := n.Get("/api/v1/cluster")
 			if err != nil {
 				last = err.Error()
 				continue
 			}
-			var status admin.Status
+			var status admin.Cluster
 			if err := json.Unmarshal(body, &status); err != nil {
 				c.t.Fatal(err)
 			}
-			if leader := c.Named(status.MetadataLeader); leader != nil && leader.Running() {
+			if leader := c.Named(status.Leader); leader != nil && leader.Running() {
 				return leader
 			}
-			last = status.MetadataLeader
+			last = status.Leader
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

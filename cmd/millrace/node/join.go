@@ -222,10 +222,8 @@ func (f figures) Verify(ctx context.Context, stream chunk.Incarnation) ([]admin.
 
 // Status is the process at a glance; admin adds what it can count itself.
 func (n *Node) Status() admin.Status {
-	leader, _ := n.cluster.Leader()
 	return admin.Status{
-		MetadataLeader: string(leader),
-		Node:           n.config.NodeName, Version: n.version, Started: n.started.UTC(), DataDir: n.config.DataDir,
+		Node: n.config.NodeName, Version: n.version, Started: n.started.UTC(), DataDir: n.config.DataDir,
 		Disk: n.diskStatus(), Addresses: n.addresses, Scrub: n.scrubStatus(),
 		DamagedSegments: n.store.Stats().Damaged,
 	}
