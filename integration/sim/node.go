@@ -34,16 +34,15 @@ type node struct {
 	left *vfs.Mem
 	fuse int // changes on the disk until then; 0: none planned
 
-	store     *segstore.Store
-	repl      *replication.Node
-	compactor *segstore.Compactor
-	ready     []*replication.Replica
-	turning   bool
-	skew      time.Duration
-	view      *catalog.State
-	settled   map[chunk.Incarnation]settlement
-	known     map[chunk.Incarnation]*replicaGhost
-	asked     map[chunk.Incarnation]bool // a registration is on its way
+	store   *segstore.Store
+	repl    *replication.Node
+	ready   []*replication.Replica
+	turning bool
+	skew    time.Duration
+	view    *catalog.State
+	settled map[chunk.Incarnation]settlement
+	known   map[chunk.Incarnation]*replicaGhost
+	asked   map[chunk.Incarnation]bool // a registration is on its way
 	// gone is what was known of replicas that this node has given up.
 	gone       map[chunk.Incarnation]*replicaGhost
 	scrubber   *segstore.Scrubber
@@ -166,7 +165,7 @@ func (n *node) start() {
 	n.store = store
 	n.repl = replication.NewNode(replication.Config{
 		ID: n.id, Store: store, Clock: clock{n, life}, Scheduler: scheduler{n, life}, Transport: transport{n, life},
-		Limits: w.opts.limits, RetainEvery: 500 * time.Millisecond,
+		Limits: w.opts.limits, RetainEvery: 500 * time.Millisecond, CompactBytesPerSecond: w.opts.compactRate,
 		RunID:   func() protocol.RunID { return protocol.RunID(w.rng.Uint64()) },
 		Propose: func(inc chunk.Incarnation, p protocol.Proposal) { n.propose(life, inc, p) },
 		Lost:    func(inc chunk.Incarnation, err error) { n.lost(life, inc, err) },
@@ -175,10 +174,6 @@ func (n *node) start() {
 		},
 	})
 	n.scrubber = store.NewScrubber(segstore.ScrubOptions{Period: 2 * time.Second})
-	n.compactor = nil
-	if w.opts.compacts {
-		n.compactor = store.NewCompactor(segstore.CompactorOptions{})
-	}
 	n.housekeep(life)
 	for _, l := range w.links {
 		if l.ends[0] == n || l.ends[1] == n {
@@ -194,15 +189,12 @@ func (n *node) start() {
 	n.reconciled = true
 }
 
-// housekeep lets compactor, scrubber and repair work now and then.
+// housekeep lets scrubber and repair work now and then.
 func (n *node) housekeep(life int) {
 	w := n.w
-	w.after(w.between(w.opts.compactEvery/10, w.opts.compactEvery), func() {
+	w.after(w.between(10*millisecond, 100*millisecond), func() {
 		if !n.lives(life) {
 			return
-		}
-		if n.compactor != nil {
-			n.compactor.Step(clock{n, life}.Now())
 		}
 		if w.rotten == n && !n.dead {
 			n.scrubber.Step(clock{n, life}.Now())
@@ -321,7 +313,7 @@ func (n *node) crash() {
 func (n *node) down() {
 	w := n.w
 	n.up, n.dead, n.fuse = false, false, 0
-	n.repl, n.store, n.compactor, n.scrubber, n.ready = nil, nil, nil, nil, nil
+	n.repl, n.store, n.scrubber, n.ready = nil, nil, nil, nil
 	for _, l := range w.links {
 		if l.ends[0] == n || l.ends[1] == n {
 			l.reset()

@@ -35,15 +35,14 @@ type options struct {
 	downMax                                                 int64
 	policy                                                  vfs.Policy
 
-	bodyMax      int
-	batchMax     int // records of a sub-batch; 0: there are none
-	visitEvery   int64
-	limits       protocol.Limits
-	cache        int64
-	compacts     bool
-	compactEvery int64
-	faultless    bool
-	settings     streamSettings
+	bodyMax     int
+	batchMax    int // records of a sub-batch; 0: there are none
+	visitEvery  int64
+	limits      protocol.Limits
+	cache       int64
+	compactRate int64 // bytes a second; negative: nothing is compacted
+	faultless   bool
+	settings    streamSettings
 }
 
 type streamSettings struct {
@@ -81,11 +80,16 @@ func (w *World) draw() {
 	if w.chance(300) {
 		o.bodyMax = 12_000
 	}
-	o.cache = 64 << 20
+	// All or nothing: what a full cache drops follows from the capacity of pooled
+	// buffers, which is not the same in two runs.
+	o.cache = 256 << 20
 	if w.chance(400) {
-		o.cache = w.between(1, 64<<10)
+		o.cache = 1
 	}
-	o.compacts = w.chance(400)
+	o.compactRate = -1
+	if w.chance(400) {
+		o.compactRate = w.between(10_000, 2_000_000)
+	}
 	o.limits = protocol.Limits{RetryAfter: 200, TransferAfter: 1000}
 	if w.chance(300) {
 		o.limits.WindowChunks = 1 + w.rng.IntN(8)
@@ -108,7 +112,6 @@ func (w *World) draw() {
 		o.settings.Log.Caps.Publishers = int(w.between(5, 8))
 		o.visitEvery = w.between(20*millisecond, 200*millisecond)
 	}
-	o.compactEvery = 100 * millisecond
 	if w.chance(300) {
 		w.drawTracking()
 	}
@@ -123,7 +126,7 @@ func (w *World) draw() {
 // away meets gaps.
 func (w *World) drawTracking() {
 	o := &w.opts
-	o.compacts, o.compactEvery = true, w.between(5*millisecond, 30*millisecond)
+	o.compactRate = 20_000_000
 	o.consumers = int(w.between(3, 6))
 	o.settings.Pacing = tracking.Pacing{IntervalMin: 20, IntervalMax: 40}
 	o.settings.Log.ControlBytes = w.between(200, 800)
