@@ -24,10 +24,16 @@ var (
 // mutant is one change of the broker's code that breaks a rule.
 type mutant struct {
 	name, file, source string
-	// net: it is not expected to be seen. The digest says of the whole log what
-	// LSN, epoch, offset and the tail before say of its end; as long as these and
-	// the CRCs hold, no chunk comes that it alone would refuse. Where one of them
-	// is broken too, the mutant of that one is seen.
+	// net: it is not expected to be seen, since nothing reaches the check while the
+	// other rules hold; scripts of the protocol show it alone.
+	//
+	// The digest says of the whole log what LSN, epoch, offset and the tail before
+	// say of its end; as long as these and the CRCs hold, no chunk comes that it
+	// alone would refuse.
+	//
+	// A leader sends its commit only to who has joined; so a commit that comes late
+	// meets a log which the search of an earlier session in the same epoch has made
+	// equal to the leader's.
 	net bool
 }
 
