@@ -5,6 +5,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/vfs"
 )
 
@@ -15,6 +17,7 @@ var diskFaults = []struct {
 }{
 	{"full disk", vfs.Fault{Err: syscall.ENOSPC}},
 	{"full disk, some bytes written", vfs.Fault{Err: syscall.ENOSPC, Short: 700}},
+	{"full disk, most bytes written", vfs.Fault{Err: syscall.ENOSPC, Short: 1800}},
 	{"short write", vfs.Fault{Short: 60}},
 	{"I/O error, bytes stay dirty", vfs.Fault{Err: syscall.EIO, Sync: vfs.BytesStayDirty}},
 	{"I/O error, bytes called clean", vfs.Fault{Err: syscall.EIO, Sync: vfs.BytesLostAtCrash}},
@@ -26,19 +29,13 @@ var diskFaults = []struct {
 // what is left of the log as its owner does, or by killing the process. It tells
 // whether the last step has so many operations.
 func (s script) faultAt(fault vfs.Fault, after int, kill bool) (struck bool, err error) {
-	w, idle, err := s.setUp()
+	w, idle, err := s.setUp(true)
 	for i := 0; err == nil && !idle && i < len(s.steps)-1; i++ {
 		var does bool
 		does, err = w.step(s.steps[i])
 		idle = !does
 	}
 	if err != nil || idle {
-		return false, err
-	}
-	// The process that runs already must meet the faults too.
-	w.faulty = vfs.NewFaulty(w.disk)
-	w.process.FS = w.faulty
-	if err := w.kill(); err != nil {
 		return false, err
 	}
 	rule := w.faulty.Add(vfs.Rule{Ops: vfs.OpChange | vfs.OpOpen | vfs.OpList, After: after, Times: 1, Fault: fault})
@@ -95,8 +92,14 @@ func (w *world) ownUp() error {
 	if err != nil {
 		return err
 	}
+	again := w.refused(&present)
 	w.ghost.rewrite(present)
-	if err := w.append(w.message()); err != nil {
+	if again == nil {
+		again = w.message()
+	} else {
+		w.add(again)
+	}
+	if err := w.append(again); err != nil {
 		return fmt.Errorf("the log says that it goes on, but: %w", err)
 	}
 	if err := w.sync(); err != nil {
@@ -104,6 +107,18 @@ func (w *world) ownUp() error {
 	}
 	w.ghost.settle()
 	return nil
+}
+
+// refused returns the first chunk that the log has not taken, so that it can be
+// handed in once more; nil if it has taken all.
+func (w *world) refused(present *history) *segstore.Chunk {
+	l := w.ghost.now().at(present.tail().LSN + 1)
+	if l == nil || l.Has(chunk.FlagSegmentStart) || len(l.data) == 0 {
+		return nil
+	}
+	c := segstore.NewChunk(len(l.data))
+	c.Head, c.Data, c.Header = append(c.Head, l.head...), append(c.Data, l.data...), l.Header
+	return c
 }
 
 // present returns the history that a running log holds: a cut that could not be
@@ -133,17 +148,31 @@ func (w *world) restartAfter(cause error) error {
 	return nil
 }
 
+// faultScripts are all of one or two steps in a long run, else all of one step,
+// or each third, and some of two.
+func faultScripts() (scripts []script) {
+	single, double := 3*raceFactor, 97*raceFactor
+	switch {
+	case *crashLong:
+		single, double = 1, 1
+	case *crashFull:
+		single = raceFactor
+	}
+	for n := 0; n < scriptsUpTo(2); n++ {
+		s := scriptAt(n)
+		if each := map[int]int{1: single, 2: double}[len(s.steps)]; n%each == 0 && (*crashLong || !s.big()) {
+			scripts = append(scripts, s)
+		}
+	}
+	return scripts
+}
+
 // Every operation of every step fails once, in every way: nothing that was
 // reported is missing, nothing that failed is believed later, and the log goes
 // on without help (design 3.7).
 func TestFaults_everyOperationOfEveryStep(t *testing.T) {
 	cases := 0
-	each := 47 * raceFactor // of the scripts
-	if *crashLong {
-		each = 1
-	}
-	for n := 0; n < scriptsUpTo(2); n += each {
-		s := scriptAt(n)
+	for _, s := range faultScripts() {
 		for _, fault := range diskFaults {
 			for _, kill := range []bool{false, true} {
 				for after := 0; ; after++ {

@@ -106,6 +106,12 @@ var ops = []op{
 
 // rareOps stand only in scripts that name them.
 var rareOps = []op{
+	{'K', "hear of a commit that is ahead of the disk, and save it", func(w *world) (bool, error) {
+		tail := w.ghost.now().tail().LSN
+		w.ghost.commitMax = max(w.ghost.commitMax, tail)
+		w.log.SetCommit(tail)
+		return w.log.Durable().LSN < tail, w.saveProgress()
+	}},
 	{'Z', "die behind the rename of a MANIFEST, and start", func(w *world) (bool, error) { return true, w.dieAtRename() }},
 }
 
@@ -146,14 +152,14 @@ func (s script) tell() string {
 }
 
 // setUp makes the world and takes the steps of the set-up. idle tells that one
-// of them did nothing.
-func (s script) setUp() (w *world, idle bool, err error) {
+// of them did nothing. faulty puts a disk below that can fail.
+func (s script) setUp(faulty bool) (w *world, idle bool, err error) {
 	setup := s.setup
 	if setup != "" && grown[setup[0]] != nil {
-		w, err = fromImage(setup[0])
+		w, err = fromImage(setup[0], faulty)
 		setup = setup[1:]
 	} else {
-		w, err = create(vfs.NewMem())
+		w, err = create(vfs.NewMem(), faulty)
 	}
 	for i := 0; err == nil && i < len(setup); i++ {
 		var does bool
@@ -187,7 +193,7 @@ func imageOf(letter byte) (*world, error) {
 	if images[letter] != nil {
 		return images[letter], nil
 	}
-	w, err := create(vfs.NewMem())
+	w, err := create(vfs.NewMem(), false)
 	if err == nil {
 		err = grown[letter](w)
 	}
@@ -202,7 +208,7 @@ func imageOf(letter byte) (*world, error) {
 	return w, nil
 }
 
-func fromImage(letter byte) (*world, error) {
+func fromImage(letter byte, faulty bool) (*world, error) {
 	image, err := imageOf(letter)
 	if err != nil {
 		return nil, err
@@ -210,6 +216,9 @@ func fromImage(letter byte) (*world, error) {
 	w := &world{
 		disk: powerLoss(image.disk), ghost: image.ghost.clone(),
 		epoch: image.epoch, version: image.version, clock: image.clock, user: image.user,
+	}
+	if faulty {
+		w.faulty = vfs.NewFaulty(w.disk)
 	}
 	if err := w.start(nil); err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/segstore/vfs"
 )
 
 // rot flips one bit of a segment file behind a recovery, when all of the log is
@@ -75,6 +76,71 @@ func (w *world) checkRot(out *outcome, hit chunk.LSN) (proven []string, err erro
 	return append(proven, "I27"), w.checkAside(out)
 }
 
+// rotBefore flips a bit in the unsealed file as a crash has left it, before any
+// recovery. What that hits is damage if the journal, or a chunk beside it, says
+// that it was durable, and must not be cut for a torn tail (I25). It tells
+// whether there was anything to flip.
+func (g *ghost) rotBefore(state *vfs.Mem, seed uint64) (flipped bool, err error) {
+	disk := powerLoss(state)
+	file, err := lastSegment(disk)
+	if err != nil || file == "" {
+		return false, err
+	}
+	random := rand.New(rand.NewPCG(seed, 2))
+	proof := g.markMin
+	var hit chunk.LSN
+	err = disk.Edit(file, func(b []byte) []byte {
+		var ends []int
+		var headers []chunk.Header
+		_ = eachChunk(b, func(h *chunk.Header, _ []byte, at int) error {
+			ends, headers = append(ends, at+h.Length()), append(headers, *h)
+			return nil
+		})
+		if len(ends) == 0 {
+			return b
+		}
+		at := random.IntN(ends[len(ends)-1])
+		b[at] ^= 1 << random.IntN(8)
+		for i := len(ends) - 1; i >= 0; i-- {
+			if begin := ends[i] - headers[i].Length(); begin <= at && at < ends[i] {
+				hit = headers[i].LSN
+			} else {
+				proof = max(proof, headers[i].SyncedLSN)
+			}
+		}
+		return b
+	})
+	if err != nil || hit == 0 {
+		return false, err
+	}
+	w := &world{disk: disk, ghost: g.clone(), clock: crashTime}
+	if err := errors.Join(w.start(nil), w.open()); err != nil {
+		return false, fmt.Errorf("I26: the log does not open: %w", err)
+	}
+	if hit < w.log.LogStart().LSN {
+		return false, nil // a file that was given up
+	}
+	if w.log.Tail().LSN < hit && hit <= proof && (w.log.Err() == nil || w.found.Aside != segstore.AsideDamaged || w.found.Mark < proof) {
+		return false, fmt.Errorf("I25: chunk %d of %s was rotten and is called torn, but %d is known durable: %+v", hit, file, proof, w.found)
+	}
+	met, err := w.readRotten(&outcome{tail: g.now().tail(), start: w.log.LogStart()}, hit)
+	if err == nil && !met && w.log.Tail().LSN >= hit {
+		err = fmt.Errorf("I26: rot in chunk %d was read and not noticed", hit)
+	}
+	return true, err
+}
+
+// lastSegment returns the stream's newest segment file.
+func lastSegment(disk vfs.FS) (file string, err error) {
+	entries, err := disk.List(streamPath)
+	for _, e := range entries {
+		if path.Ext(e.Name) == ".seg" {
+			file = path.Join(streamPath, e.Name)
+		}
+	}
+	return file, err
+}
+
 // readRotten reads all that a log with a flipped bit gives out. met tells that
 // the damage was met, and was named.
 func (w *world) readRotten(out *outcome, hit chunk.LSN) (met bool, err error) {
@@ -113,6 +179,9 @@ func (w *world) checkAside(out *outcome) error {
 	for range 2 {
 		if w.found.Aside != segstore.AsideDamaged || w.found.Mark != out.tail.LSN {
 			return fmt.Errorf("I27: aside %s, mark %d, want that of chunk %d", w.found.Aside, w.found.Mark, out.tail.LSN)
+		}
+		if s, _ := w.store.Journal().State(crashIncarnation); s.Aside != segstore.AsideDamaged {
+			return fmt.Errorf("I27: the journal says %s", s.Aside)
 		}
 		if d := w.log.Durable(); d.LSN > out.tail.LSN || d != w.log.Tail() {
 			return fmt.Errorf("I27: reports %s as durable, its tail is %s", d, w.log.Tail())

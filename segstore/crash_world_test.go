@@ -166,8 +166,11 @@ type world struct {
 }
 
 // create makes a node with the stream, empty, and another one beside it.
-func create(disk vfs.FS) (*world, error) {
+func create(disk vfs.FS, faulty bool) (*world, error) {
 	w := newWorld(disk)
+	if faulty {
+		w.faulty = vfs.NewFaulty(disk)
+	}
 	if err := w.start(nil); err != nil {
 		return nil, err
 	}
@@ -421,12 +424,18 @@ func (w *world) setStart() (bool, error) {
 
 // restart ends the process in order and starts the next.
 func (w *world) restart() error {
-	h := w.ghost.now()
-	mark, commit := h.tail().LSN, w.log.Commit()
+	commit := w.log.Commit()
 	if err := w.store.Close(); err != nil {
 		return err
 	}
-	w.reported(h.tail())
+	mark := w.log.Durable().LSN
+	if w.log.Err() != nil && mark < w.ghost.now().tail().LSN {
+		// The last sync has failed: what it was for is given up.
+		w.ghost.histories = []history{w.ghost.now().cut(mark)}
+		w.ghost.markMin, w.ghost.commitMin = min(w.ghost.markMin, mark), min(w.ghost.commitMin, mark)
+		return w.comeBack()
+	}
+	w.reported(w.ghost.now().tail())
 	w.ghost.markMin, w.ghost.commitMin = max(w.ghost.markMin, mark), max(w.ghost.commitMin, min(mark, commit))
 	return w.comeBack()
 }

@@ -212,7 +212,7 @@ func (k *walk) script(s script) error {
 // last step; with kill > 0 the process dies at that change. It returns how many
 // changes the last step makes; idle tells that some step does nothing.
 func (s script) run(before func(w *world, n int, what string), kill int) (w *world, changes int, idle bool, err error) {
-	if w, idle, err = s.setUp(); err != nil || idle {
+	if w, idle, err = s.setUp(false); err != nil || idle {
 		return w, 0, idle, err
 	}
 	for i := range len(s.steps) {
@@ -378,6 +378,15 @@ func (k *walk) judge(state *vfs.Mem, ghost *ghost, at place) error {
 	k.nth++
 	if err := checkDisk(state); err != nil {
 		return &violation{at, err}
+	}
+	if k.rotEach > 0 && k.nth%k.rotEach == k.rotEach/2 && len(ghost.histories) == 1 && len(at.crashes) == 1 && at.kill == 0 {
+		flipped, err := ghost.rotBefore(state, hashOf(at))
+		if err != nil {
+			return &violation{at, err}
+		}
+		if flipped {
+			k.tally.add("I26")
+		}
 	}
 	w := &world{disk: state, ghost: ghost.clone(), clock: crashTime}
 	var found error
