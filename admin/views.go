@@ -50,7 +50,11 @@ type Scrub struct {
 	RoundDone  int64     `json:"round_done"`  // of these
 	Bytes      uint64    `json:"bytes"`       // read since the start
 	Damaged    uint64    `json:"damaged"`     // files found damaged since the start
-	Unread     uint64    `json:"unread"`      // files that could not be opened
+	// Compared are places at which a follower here and its leader were held
+	// against each other since the start; Differing those where they differ.
+	Compared  uint64 `json:"compared"`
+	Differing uint64 `json:"differing"`
+	Unread    uint64 `json:"unread"` // files that could not be opened
 }
 
 // Addresses are where the node's services are; empty ones are not served.

@@ -3,10 +3,13 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"github.com/millrace/millrace/admin"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/segstore"
 )
 
 // Three real processes. After every test here the replicas must be the same on
@@ -59,7 +63,7 @@ func newClusterTest(t *testing.T) *clusterTest {
 	defer conn.Close()
 	for i := range clusterStreams {
 		s := &clusterStream{name: fmt.Sprintf("stream-%d", i+1), ledger: harness.NewLedger()}
-		if err := conn.Create(t.Context(), s.name, map[string]string{"stream-max-segment-size-bytes": "1000000"}); err != nil {
+		if err := conn.Create(t.Context(), s.name, map[string]string{"stream-max-segment-size-bytes": "200000"}); err != nil {
 			t.Fatalf("create %s: %v", s.name, err)
 		}
 		c.streams = append(c.streams, s)
@@ -356,4 +360,82 @@ func TestCluster_transfers(t *testing.T) {
 		t.Errorf("the longest gap is %v", longest)
 	}
 	c.finish()
+}
+
+// TestCluster_refills takes from one node what it holds: a bit flips in a sealed
+// segment of one stream, and the folder of another is lost. The segment is
+// fetched from a peer, the replica is entered anew and filled, and both count
+// again: another node dies, and all goes on.
+func TestCluster_refills(t *testing.T) {
+	c := newClusterTest(t)
+	c.start()
+	victim := c.cluster.Others(c.cluster.MetaLeader())[0]
+	flipped, emptied := c.streams[0], c.streams[1]
+	folder := func(s *clusterStream) string {
+		return filepath.Join(victim.DataDir, "streams", segstore.Hash(s.name)+"-"+c.figures(victim, s).Incarnation)
+	}
+	flip, empty := folder(flipped), folder(emptied)
+	c.until("a segment is sealed", func() bool { return c.figures(victim, flipped).Segments > 1 })
+	victim.Stop()
+	files, err := filepath.Glob(filepath.Join(flip, "*.seg"))
+	if err != nil || len(files) < 2 {
+		t.Fatalf("segments %v, %v", files, err)
+	}
+	slices.Sort(files)
+	if err := errors.Join(harness.Flip(files[0], 8*200), os.RemoveAll(empty)); err != nil {
+		t.Fatal(err)
+	}
+	c.cluster.Restart(victim)
+	if status, body, err := victim.Post("/api/v1/streams/%2F/" + flipped.name + "/verify"); err != nil || status != 200 {
+		t.Fatalf("verify: %d, %v: %s", status, err, body)
+	}
+	c.until("the damaged segment is fetched", func() bool {
+		return strings.Contains(victim.Log(), "a damaged segment was fetched") && c.figures(victim, flipped).DamagedSegments == 0
+	})
+	for _, s := range c.streams {
+		c.level(s)
+	}
+	c.until("all replicas count again", func() bool {
+		body, err := victim.Get("/api/v1/cluster")
+		var now admin.Cluster
+		return err == nil && json.Unmarshal(body, &now) == nil && now.Seen && now.UnderReplicated == 0
+	})
+	// With it another node is a majority.
+	dead := c.cluster.Others(victim)[0]
+	c.gap()
+	now := time.Now()
+	for _, s := range c.streams {
+		s.traffic.Killed(now)
+	}
+	dead.Kill()
+	c.flows()
+	t.Logf("FIGURE cluster refill: a flipped bit repaired, a lost folder refilled, then %s killed: longest gap %d ms", dead.Name, c.gap().Milliseconds())
+	c.cluster.Restart(dead)
+	for _, s := range c.streams {
+		c.level(s)
+	}
+	c.finish()
+}
+
+// figures are a node's of a stream.
+func (c *clusterTest) figures(n *harness.Node, s *clusterStream) (f admin.Stream) {
+	c.t.Helper()
+	body, err := n.Get("/api/v1/streams/%2F/" + s.name)
+	if err == nil {
+		err = json.Unmarshal(body, &f)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return f
+}
+
+func (c *clusterTest) until(what string, ok func() bool) {
+	c.t.Helper()
+	for end := time.Now().Add(usableWithin); !ok(); {
+		if time.Now().After(end) {
+			c.t.Fatalf("never: %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }

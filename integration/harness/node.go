@@ -202,6 +202,11 @@ func (n *Node) Put(path string, body any) (status int, answer []byte, err error)
 	return send(http.MethodPut, n.HTTP+path, bytes.NewReader(text))
 }
 
+// Post has the node's HTTP API do something, as guest.
+func (n *Node) Post(path string) (status int, answer []byte, err error) {
+	return ask(http.MethodPost, n.HTTP+path)
+}
+
 // Manage calls the management port as guest.
 func (n *Node) Manage(method, path string) (status int, body []byte, err error) {
 	return ask(method, n.Management+path)

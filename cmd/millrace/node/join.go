@@ -234,6 +234,7 @@ func (n *Node) scrubStatus() admin.Scrub {
 	return admin.Scrub{
 		Rounds: st.Rounds, RoundBegan: st.RoundBegan.UTC(), RoundBytes: st.RoundBytes, RoundDone: st.RoundDone,
 		Bytes: st.Bytes, Damaged: st.Damaged, Unread: st.Unread,
+		Compared: n.mender.compared.Load(), Differing: n.mender.differing.Load(),
 	}
 }
 

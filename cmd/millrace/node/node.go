@@ -51,6 +51,7 @@ type Node struct {
 	scrubbed  sync.WaitGroup
 	replicas  *replication.Node
 	residents *residents
+	mender    *mender
 	cluster   *cluster.Cluster
 	// metadata is cluster, for what replicas say while it is still opening.
 	metadata late
@@ -188,6 +189,7 @@ const retryAfter = 250
 
 // openStore opens the disk and starts the room that runs replicas.
 func (n *Node) openStore(context.Context) error {
+	n.mender = newMender(n)
 	store, err := segstore.NewStore(segstore.Options{Dir: n.config.DataDir, Damaged: n.damaged})
 	if errors.Is(err, vfs.ErrLocked) {
 		return fmt.Errorf("%w: %s", ErrInUse, n.config.DataDir)
@@ -257,6 +259,7 @@ func (n *Node) openCluster(ctx context.Context) error {
 		}
 	})
 	n.residents.follow(meta)
+	n.mender.start(n.running)
 	return nil
 }
 
@@ -403,6 +406,9 @@ func (n *Node) Stop(ctx context.Context) error {
 	}
 	n.listeners.close()
 	n.halt()
+	if n.mender != nil {
+		n.mender.work.Wait()
+	}
 	if n.residents != nil {
 		n.residents.stop()
 	}

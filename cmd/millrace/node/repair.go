@@ -25,21 +25,26 @@ const rangeBytesMax = 4 << 20
 
 // damaged says what a log has found; it says so once for each segment.
 func (n *Node) damaged(l *segstore.Log, d *segstore.DamageError) {
+	n.mender.found(l.Incarnation())
 	n.log.Error("a log is damaged", "stream", l.Incarnation().String(), "error", d, "try", "millrace replica repair STREAM")
 }
 
 // serveRepair gives other nodes what is good here.
 func (n *Node) serveRepair(_ context.Context, _ protocol.NodeID, method uint16, body []byte) (uint16, []byte) {
-	if method != methodReadRange {
+	want, known := map[uint16]int{methodReadRange: 28, methodBoundaries: 8}[method]
+	switch {
+	case !known:
 		return statusUnknown, nil
-	}
-	if len(body) != 28 {
+	case len(body) != want:
 		return statusRefused, []byte("malformed request")
 	}
 	be := binary.BigEndian
 	r, ok := n.replicas.Replica(chunk.Incarnation(be.Uint64(body)))
 	if !ok {
 		return statusRefused, []byte(admin.ErrNoReplica.Error())
+	}
+	if method == methodBoundaries {
+		return statusDone, encodeBoundaries(r.Boundaries())
 	}
 	most := int(min(be.Uint32(body[24:]), rangeBytesMax))
 	chunks, next, err := r.ReadRange(chunk.LSN(be.Uint64(body[8:])), chunk.LSN(be.Uint64(body[16:])), most)
