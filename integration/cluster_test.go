@@ -439,3 +439,62 @@ func (c *clusterTest) until(what string, ok func() bool) {
 		time.Sleep(20 * time.Millisecond)
 	}
 }
+
+// TestCluster_behindRetention has a replica away for longer than the others keep
+// what it has: it drops its log and begins where its leader's does (RP-01).
+func TestCluster_behindRetention(t *testing.T) {
+	c := newClusterTest(t)
+	conn := c.dial(c.cluster.Nodes[0])
+	s := &clusterStream{name: "short", ledger: harness.NewLedger()}
+	err := conn.Create(t.Context(), s.name, map[string]string{"stream-max-segment-size-bytes": "100000", "max-length-bytes": "300000"})
+	conn.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.streams = []*clusterStream{s}
+	c.start()
+	away := c.cluster.Others(c.cluster.Leader(s.name))[0]
+	c.until("the replica has something", func() bool { return c.figures(away, s).NextOffset > 100 })
+	had := c.figures(away, s).NextOffset
+	away.Kill()
+	leader := c.cluster.Leader(s.name)
+	c.until("the leader has given up all that it had", func() bool { return c.figures(leader, s).FirstOffset > had+1000 })
+	c.cluster.Restart(away)
+	c.level(s)
+	if first := c.figures(away, s).FirstOffset; first <= had {
+		t.Errorf("it begins at %d still, and had up to %d", first, had)
+	}
+	if err := s.traffic.Stop(); err != nil {
+		t.Error(err)
+	}
+	if err := c.cluster.SameReplicas(s.name); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCluster_movesWithoutData moves the leader of an idle stream around, with
+// restarts between: epochs without messages must not keep replicas apart
+// (RP-07).
+func TestCluster_movesWithoutData(t *testing.T) {
+	c := newClusterTest(t)
+	s := c.streams[0]
+	c.streams = c.streams[:1]
+	for i := range number(t, "CLUSTER_IDLE_MOVES", 6) {
+		from := c.cluster.Leader(s.name)
+		to := c.cluster.Others(from)[i%2]
+		c.until("the leader moves", func() bool {
+			status, _, err := c.cluster.Nodes[i%3].Put("/api/v1/streams/%2F/"+s.name+"/leader", admin.LeaderRequest{Node: to.Name})
+			return err == nil && status == 200
+		})
+		if i%3 == 2 {
+			from.Kill()
+			c.cluster.Restart(from)
+		}
+		c.level(s)
+	}
+	begin := time.Now()
+	c.start()
+	c.level(s)
+	t.Logf("FIGURE cluster idle moves: all replicas follow %d ms after the first message", time.Since(begin).Milliseconds())
+	c.finish()
+}
