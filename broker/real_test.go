@@ -17,11 +17,14 @@ import (
 type realNode struct {
 	*fakeNode
 	node *replication.Node
+	lost chan error // why runs ended
 }
 
 func newRealNode(t testing.TB, fs vfs.FS, dir string) *realNode {
-	n := &realNode{fakeNode: newFakeNode(t, fs, dir)}
-	n.node = replication.NewNode(replication.Config{ID: nodeName, Store: n.store})
+	n := &realNode{fakeNode: newFakeNode(t, fs, dir), lost: make(chan error, 16)}
+	n.node = replication.NewNode(replication.Config{
+		ID: nodeName, Store: n.store, Lost: func(_ chunk.Incarnation, err error) { n.lost <- err },
+	})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -47,6 +50,17 @@ func (n *realNode) CreateStream(ctx context.Context, request broker.CreateStream
 		return err
 	}
 	return n.leadLocked(ctx, s)
+}
+
+// lead elects this node's replica for the epoch that a stream is in.
+func (n *realNode) lead(t testing.TB, name string) {
+	t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s, _ := n.state.Stream("/", name)
+	if err := n.leadLocked(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // leadLocked elects this node's replica for the stream's epoch.
