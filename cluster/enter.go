@@ -180,6 +180,18 @@ func (c *Cluster) replace(ctx context.Context, put *catalog.PutNode, boot string
 	if c.presence.linked(put.ID) {
 		return fmt.Errorf("%w: %q is linked with another data directory; try again once it is gone", ErrUnavailable, put.ID)
 	}
+	up := func(n protocol.NodeID) bool { return n != put.ID && (n == c.config.Node || c.coord.isUp(n)) }
+	servers, err := c.servers(ctx)
+	if err != nil {
+		return err
+	}
+	if err := majorityWithout(servers, put.ID, up); err != nil {
+		return fmt.Errorf("%w: %q comes with an empty disk: %w", catalog.ErrUnsafe, put.ID, err)
+	}
+	if streams := lostWithout(c.View(), put.ID, up); len(streams) > 0 {
+		return fmt.Errorf("%w: %q comes with an empty disk, and without what it had these streams have too few replicas that answer: %s; "+
+			"bring its old data directory back, or delete them", catalog.ErrUnsafe, put.ID, some(streams))
+	}
 	c.log.Warn("a member comes back with another data directory: its replicas begin anew", "node", put.ID)
 	put.Replace = true
 	return c.withRaft(ctx, func(r *instance) error {

@@ -45,9 +45,20 @@ func TestTogether_threeNodes(t *testing.T) {
 	begin := time.Now()
 	create(t, rest[0].Cluster, "without-the-first")
 	t.Logf("FIGURE a create right after the metadata leader's end took %d ms", time.Since(begin).Milliseconds())
+	made, _ := rest[0].View().Stream("/", "without-the-first")
+	for _, s := range rest { // those that are there hold it, whoever else does
+		if _, ok := made.Replica(s.name); !ok {
+			t.Errorf("the stream made while %s is down is on %v, not on %s", first.name, made.Voters(), s.name)
+		}
+	}
 	if err := rest[1].DeleteStream(within(t), "/", "by-n1"); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, rest[0].Cluster, "the deletion is seen", func(v *catalog.State) bool { _, there := v.Stream("/", "by-n1"); return !there })
+	if err := rest[0].DeleteStream(within(t), "/", "by-n1"); !errors.Is(err, catalog.ErrStreamMissing) {
+		t.Errorf("deleted twice: %v", err)
+	}
+	create(t, rest[0].Cluster, "by-n1")
 	first.start(Joins{}) // another port, and nobody to ask but those it knows
 	if _, ok := first.View().Stream("/", "without-the-first"); !ok {
 		t.Error("back, the first does not see what it missed")
@@ -354,8 +365,23 @@ func TestJoin_emptiedMember(t *testing.T) {
 		t.Fatalf("a second node of the name: %v", err)
 	}
 	before, _ := rest[0].View().Stream("/", "s")
+	lonely := CreateStream{VHost: "/", Name: "lonely", Arguments: catalog.Arguments{InitialClusterSize: catalog.Given(1)}}
+	if err := emptied.CreateStream(within(t), lonely); err != nil {
+		t.Fatal(err)
+	}
 	emptied.stop()
 	emptied.wipe()
+	// Its disk held the only replica of a stream: an empty one in its place would
+	// end the hope for the old one.
+	short, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer cancel()
+	err := emptied.open(short, emptied.bind(), joins)
+	if err == nil || !strings.Contains(err.Error(), "too few replicas that answer: lonely") {
+		t.Fatalf("an empty disk for a stream's only replica: %v", err)
+	}
+	if err := rest[0].DeleteStream(within(t), "/", "lonely"); err != nil {
+		t.Fatal(err)
+	}
 	emptied.start(joins)
 	voting(t, sites, 3, 0)
 	after, _ := rest[0].View().Stream("/", "s")
@@ -478,6 +504,11 @@ func TestTogether_readsWithoutAMajority(t *testing.T) {
 	defer cancel()
 	if err := last.CreateVHost(ctx, "", "v"); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("a change without a majority: %v", err)
+	}
+	late, end := context.WithTimeout(t.Context(), time.Second)
+	defer end()
+	if err := last.CreateStream(late, CreateStream{VHost: "/", Name: "late"}); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("a create without a majority: %v", err)
 	}
 	if _, ok := last.View().Stream("/", "s"); !ok {
 		t.Error("the stream can't be read any more")
