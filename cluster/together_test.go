@@ -585,3 +585,26 @@ func TestTogether_followersSeeAtOnce(t *testing.T) {
 	}
 	until(t, "they have heard", func() bool { wanted, done := told(); return wanted == done })
 }
+
+// Halves that don't see each other found nothing: each lacks somebody's word.
+func TestFound_noneInAHalf(t *testing.T) {
+	t.Parallel()
+	w := newTown(t)
+	sites := []*site{w.site("a"), w.site("b"), w.site("c"), w.site("d")}
+	var listeners []net.Listener
+	for _, s := range sites {
+		listeners = append(listeners, s.bind())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer cancel()
+	var work sync.WaitGroup
+	for i, s := range sites {
+		joins := Joins{Addresses: []string{sites[i/2*2].addr, sites[i/2*2+1].addr}, Expect: 3}
+		work.Go(func() {
+			if err := s.open(ctx, listeners[i], joins); !errors.Is(err, ErrUnavailable) {
+				t.Errorf("%s: %v", s.name, err)
+			}
+		})
+	}
+	work.Wait()
+}
