@@ -365,8 +365,15 @@ func (s *segment) walk() (*segmentWalk, index, error) {
 
 // find returns the first chunk that is wanted, and where it lies. indexed must
 // hold for every index entry in front of which no chunk is wanted; the search
-// starts at the last of these. Errors: io.EOF if there is none,
-// chunk.ErrMalformed where the file is not this segment's.
+// starts at the last of these.
+//
+// In a segment that is not sealed, and so can't be repaired yet, a bad chunk hides
+// those behind it no longer than until the next good one: a leader that goes on in
+// such a file must be able to bring up its followers. What is wanted is believed
+// to be found only behind a good chunk that is not: it might else be the bad one.
+//
+// Errors: io.EOF if there is none, chunk.ErrMalformed where the file is not this
+// segment's, those of the walker.
 func (s *segment) find(indexed func(indexEntry) bool, wanted func(*chunk.Header) bool) (at int64, h chunk.Header, err error) {
 	w, x, err := s.walk()
 	if err != nil {
@@ -374,15 +381,20 @@ func (s *segment) find(indexed func(indexEntry) bool, wanted func(*chunk.Header)
 	}
 	defer w.release()
 	_, w.position = before(x, indexed)
+	var hurt error // of a bad chunk right before
 	for {
 		h, _, _, at, err = w.next()
 		switch {
+		case isBadChunk(err) && s.summary.Load() == nil && w.resume(at+1):
+			hurt = err
 		case err != nil:
 			return at, h, err
 		case !s.mayHold(&h):
 			return at, h, fmt.Errorf("%w: chunk %d is not of this segment", chunk.ErrMalformed, h.LSN)
 		case wanted(&h):
-			return at, h, nil
+			return at, h, hurt
+		default:
+			hurt = nil
 		}
 	}
 }

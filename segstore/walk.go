@@ -107,6 +107,18 @@ func (w *walker) need(n int) ([]byte, error) {
 	return w.window, nil
 }
 
+// resume sets the walker to the first whole head from a position on, and tells
+// whether there is one.
+func (w *walker) resume(from int64) (found bool) {
+	_ = scanBehindUntil(w.file, w.inc, from, w.limit, func(_ *chunk.Header, at int64) error {
+		w.position, found = at, true
+		return errFound
+	})
+	return found
+}
+
+var errFound = errors.New("found")
+
 // scanBehind looks for whole heads of this incarnation behind a bad chunk, from
 // a position up to the file's end, and calls found for each. What it finds
 // proves how far the file had been written and synced.
