@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/binary"
+	"fmt"
 	"path"
 	"strings"
 	"syscall"
@@ -282,15 +283,27 @@ func (w *World) rotOne() {
 	}
 	var files []string
 	newest := map[string]bool{}
-	dirs, _ := n.mem.List("d/streams")
-	for _, d := range dirs {
-		list, _ := n.mem.List("d/streams/" + d.Name)
+	for _, s := range w.living() {
+		dir := ""
+		dirs, _ := n.mem.List("d/streams")
+		for _, d := range dirs {
+			if strings.HasSuffix(d.Name, s.inc.String()) {
+				dir = path.Join("d/streams", d.Name)
+			}
+		}
+		list, _ := n.mem.List(dir)
 		last := ""
 		for _, f := range list {
-			if strings.HasSuffix(f.Name, ".seg") && f.Size > 0 {
-				last = path.Join("d/streams", d.Name, f.Name)
-				files = append(files, last)
+			if !strings.HasSuffix(f.Name, ".seg") || f.Size == 0 {
+				continue
 			}
+			var first chunk.LSN
+			_, _ = fmt.Sscanf(f.Name, "%d.", &first)
+			if last != "" && first-1 > s.ghost.commit {
+				files = files[:len(files)-1] // what is not committed may be nowhere else
+			}
+			last = path.Join(dir, f.Name)
+			files = append(files, last)
 		}
 		newest[last] = true
 	}
