@@ -8,6 +8,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -29,6 +30,7 @@ type Config struct {
 	HTTPAddr       string
 	ManagementAddr string // empty: not served
 	NodeAddr       string
+	NodeAdvertised string // empty: NodeAddr, with the port that it got
 	GossipAddr     string
 	NodeName       string // empty: the data directory's, else the host's
 	AdvertisedHost string // empty: the stream address's host, else the host's name
@@ -164,6 +166,9 @@ func (c Config) Validate() error {
 		if problem := addressProblem(l.addr, l.key == "management.addr"); problem != "" {
 			bad(l.key, "%q %s", l.addr, problem)
 		}
+	}
+	if problem := addressProblem(c.NodeAdvertised, true); problem != "" || strings.HasSuffix(c.NodeAdvertised, ":0") {
+		bad("node.advertised", "%q %s", c.NodeAdvertised, cmp.Or(problem, "has no port"))
 	}
 	if c.AdvertisedPort < 0 || c.AdvertisedPort > 65535 {
 		bad("advertised.port", "%d is no port (0 to 65535; 0 = the port that is listened on)", c.AdvertisedPort)

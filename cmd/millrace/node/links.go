@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,7 +109,7 @@ func (n *Node) openLinks(context.Context) error {
 	if err := s.checkBind("node.addr", l.Addr()); err != nil {
 		return err
 	}
-	n.nodeAddress = reachable(n.config, n.config.NodeAddr, l)
+	n.nodeAddress = cmp.Or(n.config.NodeAdvertised, reachable(n.config, n.config.NodeAddr, l))
 	refused := slowly{log: n.log.Named("link")}
 	n.mux, err = link.NewMux(link.MuxConfig{
 		Listener: l, Node: protocol.NodeID(n.config.NodeName), Security: s,
