@@ -32,6 +32,13 @@ type Cluster struct {
 // are added to every node's command line.
 func StartCluster(t testing.TB, n int, args ...string) *Cluster {
 	t.Helper()
+	return startCluster(t, n, nil, args)
+}
+
+// startCluster has the nodes reach each other by way of a network, if one is
+// given.
+func startCluster(t testing.TB, n int, network *Network, args []string) *Cluster {
+	t.Helper()
 	dir := t.TempDir()
 	c := &Cluster{t: t}
 	secret := filepath.Join(dir, "secret")
@@ -44,15 +51,18 @@ func StartCluster(t testing.TB, n int, args ...string) *Cluster {
 	var join []string
 	for i := range n {
 		join = append(join, ports[4*i+2])
+		if network != nil {
+			join[i] = network.gate(t, nodeName(i), ports[4*i+2])
+		}
 	}
 	for i := range n {
-		name := fmt.Sprintf("n%d", i+1)
+		name := nodeName(i)
 		at := ports[4*i : 4*i+4]
 		c.Nodes = append(c.Nodes, &Node{
 			t: t, Name: name, DataDir: filepath.Join(dir, name), log: &lockedBuffer{}, command: "server",
 			Stream: at[0], HTTP: "http://" + at[1], Management: "http://localhost:0",
 			args: append([]string{
-				"--node-name", name, "--node-addr", at[2], "--gossip-addr", at[3], "--advertised-host", "localhost",
+				"--node-name", name, "--node-addr", at[2], "--node-advertised", join[i], "--gossip-addr", at[3], "--advertised-host", "localhost",
 				"--cluster-secret-file", secret, "--bootstrap-expect", fmt.Sprint(n), "--join", strings.Join(join, ","),
 			}, args...),
 		})
@@ -72,6 +82,8 @@ func StartCluster(t testing.TB, n int, args ...string) *Cluster {
 	c.Ready = time.Since(begin)
 	return c
 }
+
+func nodeName(i int) string { return fmt.Sprintf("n%d", i+1) }
 
 // freePorts returns addresses on loopback that nobody listens on. Somebody may
 // take one before a node does; the kernel gives out others first.
