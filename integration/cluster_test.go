@@ -39,6 +39,7 @@ type clusterTest struct {
 	t       *testing.T
 	cluster *harness.Cluster
 	streams []*clusterStream
+	stopped bool
 }
 
 type clusterStream struct {
@@ -59,16 +60,22 @@ func newClusterTest(t *testing.T) *clusterTest {
 	if c.cluster.Ready > startMax {
 		t.Errorf("the cluster took %v to start", c.cluster.Ready)
 	}
+	c.create()
+	return c
+}
+
+// create makes the streams.
+func (c *clusterTest) create() {
+	c.t.Helper()
 	conn := c.dial(c.cluster.Nodes[0])
 	defer conn.Close()
 	for i := range clusterStreams {
 		s := &clusterStream{name: fmt.Sprintf("stream-%d", i+1), ledger: harness.NewLedger()}
-		if err := conn.Create(t.Context(), s.name, map[string]string{"stream-max-segment-size-bytes": "200000"}); err != nil {
-			t.Fatalf("create %s: %v", s.name, err)
+		if err := conn.Create(c.t.Context(), s.name, map[string]string{"stream-max-segment-size-bytes": "200000"}); err != nil {
+			c.t.Fatalf("create %s: %v", s.name, err)
 		}
 		c.streams = append(c.streams, s)
 	}
-	return c
 }
 
 func (c *clusterTest) dial(n *harness.Node) *client.Conn {
@@ -111,18 +118,30 @@ func (c *clusterTest) gap() (worst time.Duration) {
 	return worst
 }
 
+// stop ends the traffic, once.
+func (c *clusterTest) stop() {
+	c.t.Helper()
+	if c.stopped {
+		return
+	}
+	c.stopped = true
+	for _, s := range c.streams {
+		if err := s.traffic.Stop(); err != nil {
+			c.t.Error(err)
+		}
+	}
+}
+
 // finish ends the traffic and judges: by what readers find on every node, and by
 // what the disks hold.
 func (c *clusterTest) finish() {
 	c.t.Helper()
+	c.stop()
 	var names []string
 	var sent, confirmed uint64
 	var stalest time.Duration
 	judged := 0
 	for _, s := range c.streams {
-		if err := s.traffic.Stop(); err != nil {
-			c.t.Error(err)
-		}
 		names = append(names, s.name)
 		n, m := s.ledger.Counts()
 		sent, confirmed = sent+n, confirmed+m
@@ -326,6 +345,19 @@ func (c *clusterTest) window() (widest time.Duration) {
 	return widest
 }
 
+// move has a stream led by a node; moveBy asks another one for it.
+func (c *clusterTest) move(s *clusterStream, to *harness.Node) {
+	c.t.Helper()
+	c.moveBy(to, s, to)
+}
+
+func (c *clusterTest) moveBy(asked *harness.Node, s *clusterStream, to *harness.Node) {
+	c.t.Helper()
+	if status, body, err := asked.Put("/api/v1/streams/%2F/"+s.name+"/leader", admin.LeaderRequest{Node: to.Name}); err != nil || status != 200 {
+		c.t.Fatalf("move %s to %s: %d, %v: %s", s.name, to.Name, status, err, body)
+	}
+}
+
 // transferGapMax is the longest time that publishers may be without a confirm
 // when a leader moves.
 const transferGapMax = 200 * time.Millisecond
@@ -341,9 +373,7 @@ func TestCluster_transfers(t *testing.T) {
 		from := c.cluster.Leader(s.name)
 		to := c.cluster.Others(from)[i%2]
 		s.traffic.Gap()
-		if status, body, err := c.cluster.Nodes[i%3].Put("/api/v1/streams/%2F/"+s.name+"/leader", admin.LeaderRequest{Node: to.Name}); err != nil || status != 200 {
-			t.Fatalf("move %s from %s to %s: %d, %v: %s", s.name, from.Name, to.Name, status, err, body)
-		}
+		c.moveBy(c.cluster.Nodes[i%3], s, to)
 		c.flows()
 		gaps = append(gaps, s.traffic.Gap())
 		if now := c.cluster.Leader(s.name); now != to {

@@ -103,11 +103,24 @@ func (f *Traffic) Problems() error {
 
 // Killed notes when a node was killed: offsets stored within StoreWindow before
 // may be lost.
-func (f *Traffic) Killed(at time.Time) { f.stores.killed(at, StoreWindow) }
+func (f *Traffic) Killed(at time.Time) { f.stores.killed(at, StoreWindow, false) }
+
+// Cut notes when nodes were cut off from others, and Healed that the cut is over:
+// what leaders without a majority answer in between may be lost.
+func (f *Traffic) Cut(at time.Time) { f.stores.killed(at, StoreWindow, true) }
+
+// Healed is to be called once all nodes follow again.
+func (f *Traffic) Healed() {
+	f.stores.mu.Lock()
+	defer f.stores.mu.Unlock()
+	f.stores.lasting = false
+}
 
 // KilledAll notes when all nodes were: offsets stored within the window that the
 // leader announced may be lost.
-func (f *Traffic) KilledAll(at time.Time, window time.Duration) { f.stores.killed(at, window) }
+func (f *Traffic) KilledAll(at time.Time, window time.Duration) {
+	f.stores.killed(at, window, false)
+}
 
 // Stalest is how old a stored offset was at worst at a kill, and how many kills
 // that was measured at.
@@ -335,6 +348,7 @@ type storer struct {
 	taken   []taken       // in the order of time and value
 	kill    time.Time     // the last; zero once it is judged
 	window  time.Duration // what it may cost
+	lasting bool          // more may be lost since: a cut is not healed
 	stalest time.Duration
 	judged  int
 }
@@ -352,10 +366,10 @@ const StoreWindow = 50 * time.Millisecond
 // takenKept bounds what is remembered.
 const takenKept = 4096
 
-func (s *storer) killed(at time.Time, window time.Duration) {
+func (s *storer) killed(at time.Time, window time.Duration, lasting bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kill, s.window = at, window
+	s.kill, s.window, s.lasting = at, window, lasting
 }
 
 func (s *storer) run(ctx context.Context, f *Traffic) {
@@ -448,10 +462,24 @@ func (s *storer) judge(got uint64, f *Traffic) {
 			s.stalest = max(s.stalest, moment.Sub(since))
 		}
 		s.judged++
-		s.kill = time.Time{}
+		if !s.lasting {
+			s.kill = time.Time{}
+		}
+		defer s.forget(got)
 	}
 	if least := s.takenBy(moment.Add(-window)); got < least {
 		f.problem(fmt.Errorf("stream %s: offset %d is answered, and %d was stored more than %v before", f.stream, got, least, window))
+	}
+}
+
+// forget drops what is lost: a leader that was cut off may have answered with
+// it for long. It expects mu to be held.
+func (s *storer) forget(above uint64) {
+	for i, t := range s.taken {
+		if t.value > above {
+			s.taken = s.taken[:i]
+			return
+		}
 	}
 }
 

@@ -1,0 +1,405 @@
+package integration
+
+import (
+	"hash/maphash"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/wire"
+)
+
+// Three real processes whose talk goes through gates that hold it, each direction
+// for itself. While a direction is cut, clients reach every node.
+
+const (
+	// cutFor is longer than links, gossip and raft are patient.
+	cutFor = 4 * time.Second
+	// cutGapMax is how long publishers may be without a confirm while a majority
+	// is connected. It holds the time that clients lose with a leader that has
+	// been cut off and does not know.
+	cutGapMax = 10 * time.Second
+	// cutsDefault is for `go test ./...`; make partition-test has all.
+	cutsDefault = 1
+	// uncommittedMax is what a leader without a majority accepts (B7), and
+	// uncommittedSlack what may be on its way when it begins to refuse.
+	uncommittedMax   = 64 << 20
+	uncommittedSlack = 8 << 20
+)
+
+// cutTest is a cluster test with readers on every node.
+type cutTest struct {
+	*clusterTest
+	network  *harness.Network
+	watchers map[*clusterStream][]*harness.Watcher
+	seed     maphash.Seed
+}
+
+func newCutTest(t *testing.T) *cutTest {
+	t.Helper()
+	cluster, network := harness.StartPartitionable(t, 3, "--stream-unconfirmed-bytes", "134217728")
+	c := &cutTest{
+		clusterTest: &clusterTest{t: t, cluster: cluster}, network: network,
+		watchers: map[*clusterStream][]*harness.Watcher{}, seed: maphash.MakeSeed(),
+	}
+	c.create()
+	c.spread()
+	for _, s := range c.streams {
+		for _, n := range cluster.Nodes {
+			w := harness.Watch(n, s.name, c.seed)
+			c.watchers[s] = append(c.watchers[s], w)
+			t.Cleanup(w.Stop)
+		}
+	}
+	c.start()
+	return c
+}
+
+// spread has each stream led by a node of its own.
+func (c *cutTest) spread() {
+	c.t.Helper()
+	for i, s := range c.streams {
+		c.move(s, c.cluster.Nodes[i])
+	}
+}
+
+// cut tells the traffic that leaders may be lost from now on, and cuts.
+func (c *cutTest) cut(how func()) (at time.Time) {
+	c.gap()
+	at = time.Now()
+	for _, s := range c.streams {
+		s.traffic.Cut(at)
+	}
+	how()
+	return at
+}
+
+// heal ends the cut, and returns how soon all replicas follow again.
+func (c *cutTest) heal() time.Duration {
+	c.t.Helper()
+	c.network.Heal()
+	begin := time.Now()
+	for _, s := range c.streams {
+		c.level(s)
+	}
+	took := time.Since(begin)
+	for _, s := range c.streams {
+		s.traffic.Healed()
+	}
+	return took
+}
+
+// judge is finish, and holds what readers have seen against what is there.
+func (c *cutTest) judge() {
+	c.t.Helper()
+	c.stop()
+	saw := uint64(0)
+	for _, s := range c.streams {
+		final := harness.Watch(c.cluster.Nodes[0], s.name, c.seed)
+		c.awaitRead(s, append(slices.Clone(c.watchers[s]), final))
+		final.Stop()
+		for _, w := range c.watchers[s] {
+			w.Stop()
+			if err := w.Against(final); err != nil {
+				c.t.Error(err)
+			}
+			saw += w.Next()
+		}
+	}
+	c.t.Logf("FIGURE %s: nine readers, three on each node, saw %d records; none vanished, none changed", c.t.Name(), saw)
+	c.finish()
+}
+
+// awaitRead waits until readers are at the end of a stream.
+func (c *cutTest) awaitRead(s *clusterStream, watchers []*harness.Watcher) {
+	c.t.Helper()
+	if err := c.cluster.AwaitLevel(s.name); err != nil {
+		c.t.Fatal(err)
+	}
+	conn := c.dial(c.cluster.Nodes[0])
+	defer conn.Close()
+	stats, err := conn.Stats(c.t.Context(), s.name)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	end := uint64(stats["committed_offset"] + 1)
+	deadline := time.Now().Add(usableWithin)
+	for _, w := range watchers {
+		for w.Next() < end {
+			if time.Now().After(deadline) {
+				c.t.Fatalf("%s: a reader is at %d of %d after %v", s.name, w.Next(), end, usableWithin)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// stray is a client that stays with the leader that is cut off, and sends
+// messages that nobody must ever find.
+type stray struct {
+	conn *client.Conn
+	pub  *client.Publisher
+	next uint64
+
+	mu        sync.Mutex // guards all below
+	confirmed uint64     // the highest id
+	refused   []wire.PublishingError
+	changed   chan struct{} // capacity 1
+}
+
+const (
+	strayProducer = 99
+	strayName     = "stray"
+	strayBytes    = 64 << 10
+)
+
+func (c *cutTest) stray(s *clusterStream, leader *harness.Node) *stray {
+	c.t.Helper()
+	y := &stray{conn: c.dial(leader), changed: make(chan struct{}, 1)}
+	c.t.Cleanup(y.conn.Abort)
+	note := func() {
+		select {
+		case y.changed <- struct{}{}:
+		default:
+		}
+	}
+	var err error
+	y.pub, err = y.conn.DeclarePublisher(c.t.Context(), client.PublisherConfig{
+		Stream: s.name, Reference: strayName, FrameMessages: 4,
+		Confirmed: func(ids []uint64) {
+			y.mu.Lock()
+			defer y.mu.Unlock()
+			y.confirmed = max(y.confirmed, slices.Max(ids))
+			note()
+		},
+		Refused: func(refused []wire.PublishingError) {
+			y.mu.Lock()
+			defer y.mu.Unlock()
+			y.refused = append(y.refused, refused...)
+			note()
+		},
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return y
+}
+
+// send publishes so many bytes more.
+func (y *stray) send(c *cutTest, s *clusterStream, bytes int) {
+	c.t.Helper()
+	for range bytes / strayBytes {
+		y.next++
+		s.ledger.Sent(strayProducer, y.next)
+		if err := y.pub.Send(y.next, harness.AppendMessage(nil, strayProducer, y.next, strayBytes)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	if err := y.pub.Flush(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// await waits for an answer that is as wanted.
+func (y *stray) await(c *cutTest, what string, wanted func() bool) {
+	c.t.Helper()
+	deadline := time.After(usableWithin)
+	for {
+		y.mu.Lock()
+		done := wanted()
+		y.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-y.changed:
+		case <-deadline:
+			c.t.Fatalf("%s: not within %v", what, usableWithin)
+		}
+	}
+}
+
+const strayOffset = 7
+
+// settled publishes what stays: a few messages that are confirmed, and an offset.
+func (y *stray) settled(c *cutTest, s *clusterStream) {
+	c.t.Helper()
+	y.send(c, s, 4*strayBytes)
+	y.await(c, "confirm of a stray's first messages", func() bool { return y.confirmed == y.next })
+	for id := range y.next {
+		s.ledger.Confirmed(strayProducer, id+1)
+	}
+	if err := y.conn.StoreOffset(strayName, s.name, strayOffset); err != nil {
+		c.t.Fatal(err)
+	}
+	if got, err := y.conn.QueryOffset(c.t.Context(), strayName, s.name); err != nil || got != strayOffset {
+		c.t.Fatalf("the stray's offset is %d, %v", got, err)
+	}
+	time.Sleep(harness.StoreWindow) // what may be lost with a leader
+}
+
+// minority cuts a stream's leader off. It goes on accepting, up to its bound,
+// confirms nothing, and what it has written is taken back.
+func (c *cutTest) minority() {
+	s := c.streams[0]
+	leader := c.cluster.Leader(s.name)
+	y := c.stray(s, leader)
+	y.settled(c, s)
+	kept := y.next
+	at := c.cut(func() {
+		for _, n := range c.cluster.Others(leader) {
+			c.network.CutBoth(leader, n)
+		}
+	})
+	y.send(c, s, uncommittedMax+uncommittedSlack)
+	if err := y.conn.StoreOffset(strayName, s.name, kept+1_000); err != nil {
+		c.t.Fatal(err)
+	}
+	y.await(c, "refusal of what is beyond the bound", func() bool { return len(y.refused) > 0 })
+	refusedAfter := time.Since(at)
+	c.flows()
+	gap := c.gap()
+	time.Sleep(time.Until(at.Add(cutFor)))
+	y.mu.Lock()
+	if y.confirmed != kept {
+		c.t.Errorf("a leader without a majority confirmed %d messages", y.confirmed-kept)
+	}
+	first := y.refused[0]
+	if first.Code != wire.CodeStreamNotAvailable {
+		c.t.Errorf("it refuses with code %d, not %d", first.Code, wire.CodeStreamNotAvailable)
+	}
+	accepted := (first.ID - kept - 1) * strayBytes
+	y.mu.Unlock()
+	if accepted > uncommittedMax+uncommittedSlack/2 {
+		c.t.Errorf("it accepted %d bytes that nobody else had", accepted)
+	}
+	back := c.heal()
+	y.conn.Abort()
+	conn := c.dial(c.cluster.Leader(s.name))
+	defer conn.Close()
+	if got, err := conn.QuerySequence(c.t.Context(), strayName, s.name); err != nil || got != kept {
+		c.t.Errorf("the stray's sequence is %d (%v), not %d, the last confirmed", got, err, kept)
+	}
+	if got, err := conn.QueryOffset(c.t.Context(), strayName, s.name); err != nil || got != strayOffset {
+		c.t.Errorf("the stray's offset is %d (%v), not %d as before the cut", got, err, strayOffset)
+	}
+	c.t.Logf("FIGURE %s: a stream's leader in the minority took %d MiB in %d ms, refused the rest and confirmed nothing; %d ms after healing it had taken all back, tracking too; others' longest gap %d ms",
+		c.t.Name(), accepted>>20, refusedAfter.Milliseconds(), back.Milliseconds(), gap.Milliseconds())
+}
+
+// fromMetadata cuts a stream's leader from the metadata's, and from none
+// of the others.
+func (c *cutTest) fromMetadata() {
+	meta := c.cluster.MetaLeader()
+	leader := c.cluster.Others(meta)[0] // each leads a stream
+	c.through("a stream's leader cut from the metadata's", func() { c.network.CutBoth(meta, leader) })
+}
+
+// mute has nobody hear the leader of a stream.
+func (c *cutTest) mute() {
+	leader := c.cluster.Leader(c.streams[0].name)
+	c.through("a leader that is not heard", func() {
+		for _, n := range c.cluster.Others(leader) {
+			c.network.Cut(leader, n)
+		}
+	})
+}
+
+// deaf has the leader of a stream hear nobody: others write what it says, and it
+// never knows.
+func (c *cutTest) deaf() {
+	leader := c.cluster.Leader(c.streams[0].name)
+	c.through("a leader that hears nothing", func() {
+		for _, n := range c.cluster.Others(leader) {
+			c.network.Cut(n, leader)
+		}
+	})
+}
+
+// muteMetadata and deafMetadata are the same for the node that leads the
+// metadata.
+func (c *cutTest) muteMetadata() {
+	meta := c.cluster.MetaLeader()
+	c.through("the metadata's leader is not heard", func() {
+		for _, n := range c.cluster.Others(meta) {
+			c.network.Cut(meta, n)
+		}
+	})
+}
+
+func (c *cutTest) deafMetadata() {
+	meta := c.cluster.MetaLeader()
+	c.through("the metadata's leader hears nothing", func() {
+		for _, n := range c.cluster.Others(meta) {
+			c.network.Cut(n, meta)
+		}
+	})
+}
+
+// flicker cuts and heals one leader so quickly that links live on, and what was
+// held arrives late.
+func (c *cutTest) flicker() {
+	leader := c.cluster.Leader(c.streams[0].name)
+	begin := c.cut(func() {})
+	for i := 0; time.Since(begin) < cutFor; i++ {
+		for _, n := range c.cluster.Others(leader) {
+			if i%2 == 0 {
+				c.network.Cut(leader, n)
+			} else {
+				c.network.Cut(n, leader)
+			}
+		}
+		time.Sleep(time.Duration(100+50*(i%8)) * time.Millisecond)
+		c.network.Heal()
+		time.Sleep(20 * time.Millisecond)
+	}
+	c.flows()
+	gap := c.gap()
+	back := c.heal()
+	c.report("a leader cut and healed time and again", gap, back)
+}
+
+// through cuts for a while, in which every publisher must get confirms.
+func (c *cutTest) through(what string, how func()) {
+	c.t.Helper()
+	at := c.cut(how)
+	c.flows()
+	gap := c.gap()
+	time.Sleep(time.Until(at.Add(cutFor)))
+	c.report(what, gap, c.heal())
+}
+
+func (c *cutTest) report(what string, gap, back time.Duration) {
+	c.t.Helper()
+	c.t.Logf("FIGURE %s: %s: longest gap %d ms, all follow %d ms after healing", c.t.Name(), what, gap.Milliseconds(), back.Milliseconds())
+	if gap > cutGapMax {
+		c.t.Errorf("the longest gap is %v", gap)
+	}
+}
+
+func TestPartition(t *testing.T) {
+	for i, row := range []struct {
+		name string
+		cut  func(*cutTest)
+	}{
+		{"minority", (*cutTest).minority},
+		{"fromMetadata", (*cutTest).fromMetadata},
+		{"mute", (*cutTest).mute},
+		{"deaf", (*cutTest).deaf},
+		{"muteMetadata", (*cutTest).muteMetadata},
+		{"deafMetadata", (*cutTest).deafMetadata},
+		{"flicker", (*cutTest).flicker},
+	} {
+		if i >= number(t, "PARTITIONS", cutsDefault) {
+			return
+		}
+		t.Run(row.name, func(t *testing.T) {
+			c := newCutTest(t)
+			row.cut(c)
+			c.judge()
+		})
+	}
+}
