@@ -17,7 +17,7 @@ import (
 
 const (
 	// cutFor is longer than links, gossip and raft are patient.
-	cutFor = 4 * time.Second
+	cutFor = 3 * time.Second
 	// cutGapMax is how long publishers may be without a confirm while a majority
 	// is connected. It holds the time that clients lose with a leader that has
 	// been cut off and does not know.
@@ -367,8 +367,9 @@ func (c *cutTest) through(what string, how func()) {
 	c.t.Helper()
 	at := c.cut(how)
 	c.flows()
-	gap := c.gap()
 	time.Sleep(time.Until(at.Add(cutFor)))
+	c.flows()
+	gap := c.gap()
 	c.report(what, gap, c.heal())
 }
 
