@@ -40,6 +40,9 @@ const (
 	gossipJoinEvery = 10 * time.Second
 	// gossipReclaim is how soon a dead node's name may come from another address.
 	gossipReclaim = 10 * time.Second
+	// gossipFarewell bounds the telling of the others that this node goes. Without
+	// a bound memberlist waits for ever where nobody is left to be told.
+	gossipFarewell = 500 * time.Millisecond
 	// gossipEvents is how many may wait; what is beyond is found by the next look
 	// at all members.
 	gossipEvents = 256
@@ -190,7 +193,7 @@ func (g *gossip) look(n *memberlist.Node) {
 
 func (g *gossip) close() {
 	g.once.Do(func() {
-		_ = g.list.Leave(0) // the others notice by themselves too
+		_ = g.list.Leave(gossipFarewell) // the others notice by themselves too
 		_ = g.list.Shutdown()
 	})
 }

@@ -98,6 +98,36 @@ func TestGossip_knowsTheMembersAndNobodyElse(t *testing.T) {
 	}
 }
 
+// A farewell that cannot be told, since no round of gossip comes any more, keeps
+// no node from its end.
+func TestGossip_farewellToNobody(t *testing.T) {
+	var lists []*memberlist.Memberlist
+	for _, name := range []string{"a", "b"} {
+		m := memberlist.DefaultLANConfig()
+		m.Name, m.BindAddr, m.BindPort, m.AdvertisePort, m.GossipInterval = name, "127.0.0.1", 0, 0, 0
+		m.Logger = log.New(&lines{}, "", 0)
+		l, err := memberlist.Create(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lists = append(lists, l)
+	}
+	defer func() { _ = lists[1].Shutdown() }()
+	if _, err := lists[0].Join([]string{lists[1].LocalNode().Address()}); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		(&gossip{list: lists[0]}).close()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatal("the node does not end")
+	}
+}
+
 // Noise on the port ends nothing and does not grow (EL-11).
 func TestGossip_noise(t *testing.T) {
 	t.Parallel()
