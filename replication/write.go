@@ -140,7 +140,7 @@ func (r *Replica) appendControl(kind chunk.Type, flags chunk.Flags, payload []by
 // run is over.
 func (r *Replica) roll(next segstore.Appending) bool {
 	t := &r.turns
-	kind := t.run.log.ShouldRoll(t.now, next)
+	kind := t.run.log.ShouldRoll(t.now, next, r.storedNext(next))
 	if kind == segstore.RollNone {
 		return true
 	}
@@ -169,6 +169,15 @@ func (r *Replica) roll(next segstore.Appending) bool {
 	t.rolled = t.run.protocol.Tail().LSN
 	r.counters.rolls.Add(1)
 	return true
+}
+
+// storedNext returns how many bytes of stored offsets the next append carries.
+func (r *Replica) storedNext(next segstore.Appending) int64 {
+	t := &r.turns
+	if next == segstore.AppendingNothing || next == segstore.AppendingUser && t.pacer.Decide(t.stamp, true).Action != tracking.Ride {
+		return 0
+	}
+	return int64(t.pending.Bytes())
 }
 
 // rideWithin is how long after a user chunk stored offsets wait for the next one

@@ -150,11 +150,23 @@ func (l *Log) adopt(s *segment, run []*Chunk) error {
 func (l *Log) advance(h *chunk.Header, payload []byte) {
 	l.digest = h.DigestAfter()
 	sequences := tracking.SequenceBytes(h, payload)
+	l.spend(h, sequences)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.summary.Add(h, l.tail.Epoch)
 	l.summary.AddSequences(h, sequences)
 	l.tail, l.next = h.Tail(), h.Next()
+}
+
+// spend has the log looked at again once compaction, which found nothing worth
+// it, must take tracking after all.
+func (l *Log) spend(h *chunk.Header, sequences int64) {
+	if l.spare <= 0 {
+		return
+	}
+	if l.spare -= h.TrackingBytes() - sequences; l.spare <= 0 {
+		l.store.candidates.add(candidate{log: l})
+	}
 }
 
 func (l *Log) setSummary(s manifest.Summary) {

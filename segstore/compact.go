@@ -79,6 +79,7 @@ func (l *Log) Compact() (job *Compaction, until chunk.LSN) {
 	}
 	c := plan.Compact(&in)
 	if c.Kind == plan.CompactNone {
+		l.spare = c.Spare
 		return nil, c.Until
 	}
 	old := in.Segments[c.From:c.To]

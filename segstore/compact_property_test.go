@@ -53,7 +53,7 @@ func (w *twins) tick(ms int) {
 
 // rolled rolls a log if it should, as its leader does before an append.
 func (w *twins) rolled(k *tracker, next Appending) {
-	kind := k.log.ShouldRoll(timeOf(k.now), next)
+	kind := k.log.ShouldRoll(timeOf(k.now), next, 0)
 	if kind == RollNone {
 		return
 	}

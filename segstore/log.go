@@ -37,6 +37,9 @@ type Log struct {
 	active   *segment // nil when the log ends without an unsealed segment
 	tracking *tracking.State
 	unit     unitCount
+	// spare is how many bytes tracking may grow by until compaction must look at
+	// the log before its next seal; 0 if it need not.
+	spare int64
 	// skipped is the end of a gap behind the tail, if it is above the tail.
 	skipped  chunk.LSN
 	digest   chunk.Digest
@@ -189,27 +192,29 @@ func (l *Log) closed() bool {
 
 // ShouldRoll tells whether the next append should begin a new segment, and why
 // (design 3.3). The leader asks before it builds a chunk, and tells of what kind
-// that is; a follower rolls when it is sent a chunk flagged segment-start.
-// Mutator.
-func (l *Log) ShouldRoll(now time.Time, next Appending) RollKind {
+// that is and how many bytes of stored offsets it will carry; a follower rolls
+// when it is sent a chunk flagged segment-start. Mutator.
+func (l *Log) ShouldRoll(now time.Time, appending Appending, stored int64) RollKind {
 	if l.active == nil {
 		return RollNone
 	}
 	s := &l.summary
 	// The head snapshot says best how big one is. What State estimates is an
 	// upper bound, by which tracking could pile up beyond nine snapshots.
-	snapshot := s.SnapshotBytes
+	snapshot, next := s.SnapshotBytes, l.tracking.Stats().SnapshotBytesMax
 	if s.SnapshotLast.LSN == 0 {
-		snapshot = l.tracking.Stats().SnapshotBytesMax
+		snapshot = next
 	}
+	held, bound := plan.HeldTracking(l.state.Segments, s, next)
 	return plan.Roll(&plan.RollInput{
-		Holds: s.UserChunks+s.DeltaChunks > 0, Appending: next,
+		Holds: s.UserChunks+s.DeltaChunks > 0, Appending: appending,
 		UnitUserBytes: l.unit.userBytes, SegmentBytes: l.config.SegmentBytes,
 		UnitFirst: l.unit.first, UnitUsed: l.unit.used,
 		Now: chunk.Timestamp(now.UnixMilli()), MaxAge: l.config.MaxAge.Milliseconds(),
 		ControlBytes: s.ControlBytes(), UserBytes: s.UserBytes,
 		SnapshotBytes:   snapshot,
 		ControlBytesMin: l.config.ControlBytes, ControlPerMille: l.config.ControlPerMille,
+		HeldBytes: held + stored, HeldBound: bound,
 	})
 }
 

@@ -20,7 +20,7 @@ type roller struct {
 // roll writes a head snapshot before an append if the log should have one.
 func (r *roller) roll(next Appending) {
 	r.t.Helper()
-	kind := r.log.ShouldRoll(timeOf(r.now), next)
+	kind := r.log.ShouldRoll(timeOf(r.now), next, 0)
 	if kind == RollNone {
 		return
 	}
@@ -37,7 +37,7 @@ func (r *roller) roll(next Appending) {
 		r.append(r.snapshotPart(flags, part))
 		flags = 0
 	}
-	if again := r.log.ShouldRoll(timeOf(r.now), next); again != RollNone {
+	if again := r.log.ShouldRoll(timeOf(r.now), next, 0); again != RollNone {
 		r.t.Fatalf("right behind a %s roll: %s", kind, again)
 	}
 }

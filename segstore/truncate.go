@@ -226,6 +226,8 @@ func (l *Log) giveUp(segments []manifest.Summary, to int) error {
 	}
 	l.retryRemovals()
 	l.compactRecords()
+	// What was a small share of all messages may be too much for those that stay.
+	l.store.candidates.add(candidate{log: l})
 	return nil
 }
 

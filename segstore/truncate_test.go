@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/manifest"
@@ -246,6 +247,21 @@ func TestSetLogStart_retriesRemovals(t *testing.T) {
 	}
 }
 
+// TestSetLogStart_isLookedAtByCompaction: the bound of tracking has become less.
+func TestSetLogStart_isLookedAtByCompaction(t *testing.T) {
+	f := newFixture(t, memFS(), "data")
+	f.barrier()
+	f.publish(1, 10)
+	f.roll(true)
+	f.publish(1, 10)
+	f.sync()
+	f.log.store.candidates.drop(f.log)
+	f.must(f.log.SetLogStart(3))
+	if l, _ := f.log.store.candidates.take(time.Now()); l != f.log {
+		t.Error("compaction does not look at the log")
+	}
+}
+
 // ShouldRoll follows the counters over rolls and restarts.
 func TestShouldRoll(t *testing.T) {
 	f := newFixture(t, memFS(), "data")
@@ -254,7 +270,7 @@ func TestShouldRoll(t *testing.T) {
 	f.barrier()
 	should := func(want plan.RollKind) {
 		t.Helper()
-		if got := f.log.ShouldRoll(timeOf(f.now), AppendingUser); got != want {
+		if got := f.log.ShouldRoll(timeOf(f.now), AppendingUser, 0); got != want {
 			t.Fatalf("got %s, want %s; unit %+v", got, want, f.log.unit)
 		}
 	}
@@ -263,7 +279,7 @@ func TestShouldRoll(t *testing.T) {
 	should(plan.RollNone)
 	f.publish(1, 4000)
 	should(plan.RollSize)
-	if got := f.log.ShouldRoll(timeOf(f.now), AppendingDelta); got != plan.RollNone {
+	if got := f.log.ShouldRoll(timeOf(f.now), AppendingDelta, 0); got != plan.RollNone {
 		t.Errorf("before a delta: %s", got)
 	}
 	f.sync()

@@ -231,9 +231,12 @@ func messageOf(o uint64) []byte {
 }
 
 // publish publishes a frame.
-func (s *stream) publish() {
+func (s *stream) publish() { s.publishSome(frameMessages) }
+
+// publishSome publishes a frame of so many messages.
+func (s *stream) publishSome(messages int) {
 	b := &replication.Batch{Publisher: s.publisher, Sink: s}
-	for range frameMessages {
+	for range messages {
 		b.Data = binary.BigEndian.AppendUint32(b.Data, messageBytes)
 		b.Data = append(b.Data, messageOf(s.sent)...)
 		b.IDs = append(b.IDs, s.sent)

@@ -123,6 +123,15 @@ func (h *Header) UserBytes() int64 {
 	return ClientHeaderLength + int64(h.DataLength)
 }
 
+// TrackingBytes returns what tracking takes of the chunk: a user chunk's trailer,
+// all of a control chunk.
+func (h *Header) TrackingBytes() int64 {
+	if h.Type == User {
+		return int64(h.TrailerLength)
+	}
+	return int64(h.Length())
+}
+
 // Next returns the offset after the chunk's last record.
 func (h *Header) Next() Offset { return h.BaseOffset + Offset(h.Records) }
 

@@ -67,8 +67,12 @@ type Compaction struct {
 	// KeptBytes go to the new file; DroppedBytes don't.
 	KeptBytes, DroppedBytes int64
 	// Until, with CompactNone, is the LSN that commit and durable tail must reach
-	// before asking again can find more; 0 if only a new segment can change it.
+	// before asking again can find more; 0 if only a new segment can change it, or
+	// Spare.
 	Until chunk.LSN
+	// Spare, with CompactNone, is how many bytes of tracking may come until what is
+	// droppable must go; 0 if nothing is.
+	Spare int64
 }
 
 // Compact returns the next piece of compaction that is worth it (design 3.5), the
@@ -86,7 +90,16 @@ func Compact(in *CompactInput) Compaction {
 		}
 		return c
 	}
-	return Compaction{Until: until}
+	return Compaction{Until: until, Spare: spare(in, n)}
+}
+
+// spare returns how many bytes tracking may grow by until it presses, 0 if that
+// changes nothing.
+func spare(in *CompactInput, n int) int64 {
+	if TrackingBytes(in.Segments[:n]) == 0 {
+		return 0
+	}
+	return max(aim(in.Segments)/boundQuarters*pressingQuarters+1-TrackingBytes(in.Segments), 0)
 }
 
 // Droppable returns how many bytes compaction could drop now, whether it is
@@ -116,18 +129,65 @@ func TrackingBytes(segments []manifest.Summary) (n int64) {
 }
 
 // TrackingBound returns what stored offsets may take on disk (design 1): 5 % of
-// user bytes, or nine snapshots and 4 MiB if that is more. The snapshot is the
-// newest complete one.
+// user bytes, or nine snapshots and 4 MiB if that is more. Of complete snapshots
+// on disk the largest counts: where references have gone, the newest is small,
+// but those before it go only when two are newer.
 func TrackingBound(segments []manifest.Summary) int64 {
-	var user, snapshot int64
+	var user, largest int64
 	for i := range segments {
-		s := &segments[i]
-		user += s.UserBytes
-		if s.SnapshotLast.LSN != 0 {
-			snapshot = s.SnapshotBytes - s.SnapshotSequenceBytes
+		user += segments[i].UserBytes
+		largest = max(largest, snapshotOf(&segments[i]))
+	}
+	return bound(user, largest)
+}
+
+// aim is the bound by the newest complete snapshot, which work keeps to.
+func aim(segments []manifest.Summary) int64 {
+	var user, newest int64
+	for i := range segments {
+		user += segments[i].UserBytes
+		if segments[i].SnapshotLast.LSN != 0 {
+			newest = snapshotOf(&segments[i])
 		}
 	}
+	return bound(user, newest)
+}
+
+func bound(user, snapshot int64) int64 {
 	return max(user/boundUserShare, boundSnapshots*snapshot+boundBytes)
+}
+
+// snapshotOf returns the bytes of stored offsets in a segment's snapshot, 0 if it
+// has no complete one.
+func snapshotOf(s *manifest.Summary) int64 {
+	if s.SnapshotLast.LSN == 0 {
+		return 0
+	}
+	return s.SnapshotBytes - s.SnapshotSequenceBytes
+}
+
+// pressing tells whether tracking is so near to a bound that work is due.
+func pressing(tracking, bound int64) bool { return tracking > bound/boundQuarters*pressingQuarters }
+
+// HeldTracking returns what stored offsets take from the second newest complete
+// snapshot on, which no compaction takes before a newer snapshot is written, and
+// the bound of those segments alone: retention may leave no others. It goes by the
+// newest snapshot, or by the most that the next one can take if that is less.
+func HeldTracking(sealed []manifest.Summary, active *manifest.Summary, next int64) (tracking, most int64) {
+	var user, newest int64
+	s, complete := active, 0
+	for i := len(sealed); ; s = &sealed[i] {
+		user += s.UserBytes
+		tracking += s.TrackingBytes()
+		if s.SnapshotLast.LSN != 0 {
+			if complete++; complete == 1 {
+				newest = snapshotOf(s)
+			}
+		}
+		if i--; i < 0 || complete == 2 {
+			return tracking, bound(user, min(newest, next))
+		}
+	}
 }
 
 // compactable returns how many segments, from the front, lie before the second
@@ -167,7 +227,7 @@ func without(s *manifest.Summary) bool { return droppable(s) == 0 }
 
 // bestDrop returns the segment whose tracking should go next.
 func bestDrop(in *CompactInput, n int) (best Compaction) {
-	pressing := TrackingBytes(in.Segments)*boundQuarters > TrackingBound(in.Segments)*pressingQuarters
+	pressed := pressing(TrackingBytes(in.Segments), aim(in.Segments))
 	// Tracking in the way of a merge goes too.
 	from, to := nextRun(in, n, func(s *manifest.Summary) bool { return true })
 	for i := range n {
@@ -177,7 +237,7 @@ func bestDrop(in *CompactInput, n int) (best Compaction) {
 			continue
 		}
 		worth := 2*drop >= s.Size || drop >= dropBytesMin ||
-			pressing && s.TrackingBytes() > 0 || from <= i && i < to
+			pressed && s.TrackingBytes() > 0 || from <= i && i < to
 		if worth && (best.Kind == CompactNone || denser(drop, keep, best.DroppedBytes, best.KeptBytes)) {
 			best = Compaction{Kind: CompactDrop, From: i, To: i + 1, KeptBytes: keep, DroppedBytes: drop}
 		}

@@ -218,7 +218,7 @@ func TestCompact_anyLog(t *testing.T) {
 		if in.FreeBytes > 1<<39 && len(in.Unreadable) == 0 {
 			n, _ := compactable(in)
 			left := Droppable(in)
-			if 4*TrackingBytes(in.Segments) > 3*TrackingBound(in.Segments) && trackingOf(in.Segments[:n]) > 0 {
+			if pressing(TrackingBytes(in.Segments), aim(in.Segments)) && trackingOf(in.Segments[:n]) > 0 {
 				t.Fatalf("seed %d: %d bytes of tracking press, and %d could go", seed, TrackingBytes(in.Segments), left)
 			}
 		}
@@ -310,4 +310,59 @@ func breach(in *CompactInput, c Compaction) string {
 		rule(c.To > c.From+1 && user <= in.SegmentBytes, "merges one, or more than a full segment")
 	}
 	return strings.Join(broken, ", ")
+}
+
+func TestHeldTracking(t *testing.T) {
+	const kb, floor = 1000, 4 << 20
+	old := part{user: 1 << 30, deltas: 900 * kb, snapshot: 800 * kb}
+	for _, c := range []struct {
+		name           string
+		history        *history
+		next           int64
+		tracking, most int64
+	}{
+		{"a first segment, without a snapshot", newHistory().add(part{deltas: 500 * kb, trailer: 20 * kb}), 100 * kb, 520 * kb, floor},
+		{"from the second newest snapshot on",
+			newHistory().add(old, old, part{trailer: 10 * kb, snapshot: 30 * kb}, part{deltas: 5 * kb, snapshot: 40 * kb}),
+			50 * kb, 85 * kb, 9*40*kb + floor},
+		{"their own user bytes alone",
+			newHistory().add(old, old, part{user: 1 << 30, snapshot: 30 * kb}, part{user: 1 << 29, snapshot: 40 * kb}),
+			50 * kb, 70 * kb, (1<<30 + 1<<29) / 20},
+		{"an incomplete snapshot is none",
+			newHistory().add(part{}, part{snapshot: 30 * kb}, part{snapshot: 40 * kb}, part{snapshot: 50 * kb, incomplete: true}),
+			60 * kb, 120 * kb, 9*40*kb + floor},
+		{"references that went with the next one",
+			newHistory().add(old, old, old), 10 * kb, 3400 * kb, (2 << 30) / 20},
+		{"and without user data",
+			newHistory().add(part{}, part{snapshot: 800 * kb}, part{snapshot: 800 * kb}), 10 * kb, 1600 * kb, 9*10*kb + floor},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			last := len(c.history.segments) - 1
+			got, most := HeldTracking(c.history.segments[:last], &c.history.segments[last], c.next)
+			if got != c.tracking || most != c.most {
+				t.Errorf("%d of %d, want %d of %d", got, most, c.tracking, c.most)
+			}
+		})
+	}
+}
+
+// TestCompact_spare: what is not worth it now is so after just as many bytes more.
+func TestCompact_spare(t *testing.T) {
+	heavy := part{user: 9_000_000, trailer: 2_000_000}
+	grown := func(more int64) Compaction {
+		return Compact(newHistory().add(part{}, heavy, part{user: 600_000}, part{user: 600_000, deltas: 1 + more}).input())
+	}
+	c := grown(0)
+	if c.Kind != CompactNone || c.Spare <= 0 {
+		t.Fatalf("%s, %d to spare", c, c.Spare)
+	}
+	if again := grown(c.Spare - 1); again.Kind != CompactNone {
+		t.Errorf("a byte before that: %s", again)
+	}
+	if again := grown(c.Spare); again.Kind != CompactDrop {
+		t.Errorf("then: %s", again)
+	}
+	if c := Compact(newHistory().add(part{user: 1000}, part{user: 1000}, part{user: 1000, deltas: 1000}).input()); c.Spare != 0 {
+		t.Errorf("%d to spare where nothing can be dropped", c.Spare)
+	}
 }

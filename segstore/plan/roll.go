@@ -12,8 +12,8 @@ const (
 	RollSize
 	// RollAge: the unit's first user chunk is old enough.
 	RollAge
-	// RollControl: tracking has piled up in the active segment and becomes
-	// compactable only by its sealing. It begins no unit.
+	// RollControl: tracking has piled up where compaction can't take it, and only
+	// a new segment changes that. It begins no unit.
 	RollControl
 )
 
@@ -60,6 +60,9 @@ type RollInput struct {
 	SnapshotBytes   int64
 	ControlBytesMin int64
 	ControlPerMille int64
+	// HeldBytes and HeldBound are what HeldTracking tells of the log with what is
+	// about to be appended.
+	HeldBytes, HeldBound int64
 }
 
 // Roll decides. Size goes before age, age before control.
@@ -71,9 +74,15 @@ func Roll(in *RollInput) RollKind {
 		return RollSize
 	case in.Appending != AppendingDelta && in.UnitUsed && in.MaxAge > 0 && int64(in.Now-in.UnitFirst) > in.MaxAge/4:
 		return RollAge
-	case in.Appending != AppendingNothing && in.ControlBytes > max(in.ControlBytesMin, in.SnapshotBytes) &&
-		in.ControlBytes > in.UserBytes/1000*in.ControlPerMille+in.UserBytes%1000*in.ControlPerMille/1000:
+	case in.Appending != AppendingNothing && (in.controlHeavy() || pressing(in.HeldBytes, in.HeldBound)):
 		return RollControl
 	}
 	return RollNone
+}
+
+// controlHeavy tells whether the active segment is worth sealing for its deltas
+// alone.
+func (in *RollInput) controlHeavy() bool {
+	return in.ControlBytes > max(in.ControlBytesMin, in.SnapshotBytes) &&
+		in.ControlBytes > in.UserBytes/1000*in.ControlPerMille+in.UserBytes%1000*in.ControlPerMille/1000
 }

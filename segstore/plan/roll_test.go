@@ -4,7 +4,7 @@ import "testing"
 
 func TestRoll(t *testing.T) {
 	base := RollInput{
-		Holds: true, SegmentBytes: 1000, ControlBytesMin: 100, ControlPerMille: 20,
+		Holds: true, SegmentBytes: 1000, ControlBytesMin: 100, ControlPerMille: 20, HeldBound: 1 << 30,
 		Now: 10_000, MaxAge: 4000, UnitFirst: 9500, UnitUsed: true,
 	}
 	for _, c := range []struct {
@@ -33,6 +33,10 @@ func TestRoll(t *testing.T) {
 		{"age needs no append", func(in *RollInput) { in.Appending, in.UnitFirst = AppendingNothing, 0 }, RollAge},
 		{"also where the unit is full", func(in *RollInput) { in.Appending, in.UnitFirst, in.UnitUserBytes = AppendingNothing, 0, 1<<40 }, RollAge},
 		{"control bytes don't roll without one", func(in *RollInput) { in.Appending, in.ControlBytes = AppendingNothing, 1<<40 }, RollNone},
+		{"what is held is near the bound", func(in *RollInput) { in.HeldBytes, in.HeldBound = 3001, 4000 }, RollControl},
+		{"what is held is not", func(in *RollInput) { in.HeldBytes, in.HeldBound = 3000, 4000 }, RollNone},
+		{"nor does it roll without an append", func(in *RollInput) { in.Appending, in.HeldBytes = AppendingNothing, 1<<40 }, RollNone},
+		{"nor behind a snapshot alone", func(in *RollInput) { in.Holds, in.HeldBytes = false, 1<<40 }, RollNone},
 		{"huge counts", func(in *RollInput) { in.ControlBytes, in.UserBytes = 1<<50, 1<<62 }, RollNone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
