@@ -103,4 +103,4 @@ func (m *mutant) try(t *testing.T, source string) {
 	}
 }
 
-var noticed = regexp.MustCompile(`(?m)^(?:.*_test\.go:\d+: |panic: )(.*)$`)
+var noticed = regexp.MustCompile(`(?m)^\s*(?:.*_test\.go:\d+: |panic: |fatal error: )(.*)$`)
