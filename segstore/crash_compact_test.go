@@ -41,6 +41,22 @@ func (g *ghost) compacting(infos []segstore.SegmentInfo, job *segstore.Compactio
 	g.replacements = append(g.replacements[:len(g.replacements):len(g.replacements)], r)
 }
 
+// superseded returns the LSN before which no tracking is needed: the first part
+// of the second newest snapshot that is complete, durable and committed (E2).
+func (g *ghost) superseded() chunk.LSN {
+	h, complete := g.now(), 0
+	for i := len(h.links) - 1; i >= 0; i-- {
+		l := &h.links[i]
+		if l.Has(chunk.FlagSnapshotLast) && l.LSN <= min(g.commitMax, h.must) {
+			complete++
+		}
+		if l.Has(chunk.FlagSnapshotFirst) && complete == 2 {
+			return l.LSN
+		}
+	}
+	return 0
+}
+
 // compacted notes how the newest piece of compaction ended: it is in place, or
 // it never will be.
 func (g *ghost) compacted(installed bool) {
@@ -127,6 +143,10 @@ func (w *world) beginCompaction() (bool, error) {
 		return false, nil
 	}
 	w.ghost.compacting(w.log.Segments(), job)
+	made := &w.ghost.replacements[len(w.ghost.replacements)-1]
+	if safe := w.ghost.superseded(); made.out.LastLSN >= safe {
+		return true, fmt.Errorf("E2: chunks up to %d are to be compacted, the second newest committed snapshot is at %d", made.out.LastLSN, safe)
+	}
 	for done := false; !done; {
 		var err error
 		if _, done, err = job.Step(1); err != nil {

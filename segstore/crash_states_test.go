@@ -38,7 +38,7 @@ var setups = []string{"", "eas", "earbrasc", "earascbrb", "D", "G", "Jea", "Mear
 // that retention, a cut, a restart or another compaction comes across.
 var pointed = []string{
 	"easa:K", "easaK:a", "easbK:k", "easbs:a", "easbs:b", "easbsa:d", "earascbrbZ:t", "earascbrbZ:m", "earascbrbZ:r", "earascbrbZ:R", "earascbrbZ:X", "DZ:C", "GZ:C", "DZ:R",
-	"D:BRI", "D:BaqI", "D:BaI", "D:BrR", "D:HRo", "D:HaR", "D:HoC", "D:HrC", "D:CrR", "D:CCC", "D:CCR",
+	"Gvs:C", "D:BRI", "D:BaqI", "D:BaI", "D:BrR", "D:HRo", "D:HaR", "D:HoC", "D:HrC", "D:CrR", "D:CCC", "D:CCR",
 	"D:CkC", "G:BRI", "G:BrR", "G:HkC", "G:HR", "G:CaR", "G:CX", "G:CarC", "G:Cetc", "N:C", "N:H", "N:CC", "N:BI",
 }
 
