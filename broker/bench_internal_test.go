@@ -37,7 +37,7 @@ func BenchmarkSession_publish(b *testing.B) {
 	defer client.Close()
 	s := newSession(&Broker{config: config}, server, nil)
 	s.frameMax = config.FrameMax
-	s.publishers[1] = &publisher{session: s, id: 1, tie: &tie{session: s, replica: instant{}}}
+	s.publishers[1] = &publisher{session: s, id: 1, tie: &tie{session: s}, handle: &localPublisher{replica: instant{}}}
 	w := &writer{session: s}
 	var build wire.PublishBuilder
 	build.Begin(nil, 1, 1)
@@ -81,7 +81,7 @@ func storingSession(tb testing.TB) (*session, []byte) {
 	view := catalog.New()
 	s := newSession(&Broker{config: Config{}.withDefaults(), directory: unchanged{view: view}}, server, nil)
 	s.state = open
-	s.storing = storing{view: view, stream: "orders", replica: instant{}}
+	s.storing = storing{view: view, stream: "orders", leader: &local{s, instant{}}}
 	return s, wire.Append(nil, &wire.StoreOffset{Reference: "a consumer", Stream: "orders", Offset: 7})[wire.SizeSize:]
 }
 

@@ -19,6 +19,9 @@ type Broker struct {
 	config     Config
 	directory  Directory
 	replicas   Replicas
+	peers      Peers // nil: this node is alone
+	lanes      lanes
+	guests     guests
 	admission  *admission
 	logins     *loginGuard
 	properties wire.Properties
@@ -50,15 +53,16 @@ type Broker struct {
 // ErrClosed is what Serve returns after Close.
 var ErrClosed = errors.New("broker: closed")
 
-// New makes a broker that serves nobody yet. The error lists every problem of
-// the configuration.
-func New(config Config, directory Directory, replicas Replicas) (*Broker, error) {
+// New makes a broker that serves nobody yet. Peers may be nil: then streams that
+// other nodes lead are not available to publishers. The error lists every problem
+// of the configuration.
+func New(config Config, directory Directory, replicas Replicas, peers Peers) (*Broker, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 	config = config.withDefaults()
 	b := &Broker{
-		config: config, directory: directory, replicas: replicas,
+		config: config, directory: directory, replicas: replicas, peers: peers,
 		admission:  newAdmission(config),
 		logins:     newLoginGuard(config),
 		properties: serverProperties(config),
@@ -207,6 +211,7 @@ func (b *Broker) SetAlarm(reason string, on bool) {
 	b.alarms.set(reason, on)
 	if !on {
 		b.room.announce()
+		b.takeGuests()
 	}
 }
 
@@ -251,21 +256,6 @@ func (b *Broker) local(vhost, name string) (*catalog.Stream, Replica, error) {
 		return nil, nil, errUnavailable
 	}
 	return stream, replica, nil
-}
-
-// led finds a stream that this node leads, and tells apart who else does from
-// nobody: only a leader that is still to come is worth waiting for.
-func (b *Broker) led(vhost, name string) (*catalog.Stream, Replica, error) {
-	stream, ok := b.directory.View().Stream(vhost, name)
-	switch {
-	case !ok:
-		return nil, nil, errStreamMissing
-	case stream.Led() && string(stream.Leader.Node) != b.config.NodeName:
-		return nil, nil, errLedElsewhere
-	case !stream.Led():
-		return nil, nil, errUnavailable
-	}
-	return b.local(vhost, name)
 }
 
 // awaitLeaders waits until each of the streams that exist has a leader, at most

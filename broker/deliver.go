@@ -41,7 +41,7 @@ func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, e
 	used, atEnd := 0, false
 	var broken error
 	for used < credit && bytes < turnBytes && len(w.vectors) < vectorsMax {
-		commit, _ := sub.tie.replica.Committed()
+		commit, _ := sub.replica.Committed()
 		due := sub.reader.Offset()
 		view, ok, failure := sub.reader.Next(commit)
 		if jumps := sub.reader.Jumps(); jumps != sub.jumps && ok {
@@ -100,7 +100,7 @@ func (w *writer) add(sub *subscription, view segstore.View) error {
 	w.session.broker.stats.deliveredChunks.Add(1)
 	size := chunk.ClientHeaderLength + int(h.DataLength)
 	if w.session.deliverV2.Load() {
-		w.run = wire.AppendDeliverV2(w.run, sub.id, uint64(sub.tie.committedChunk(h)), size)
+		w.run = wire.AppendDeliverV2(w.run, sub.id, uint64(sub.tie.committedChunk(sub.replica, h)), size)
 	} else {
 		w.run = wire.AppendDeliverV1(w.run, sub.id, size)
 	}
@@ -126,13 +126,13 @@ func (w *writer) add(sub *subscription, view segstore.View) error {
 // committedChunk returns the base offset of the last committed user chunk, as
 // far as this node knows. A reader at the tail has that chunk in hand; for
 // others it is looked up once an advance of the commit. Only the writer calls it.
-func (t *tie) committedChunk(delivered *chunk.Header) chunk.Offset {
-	_, next := t.replica.Committed()
+func (t *tie) committedChunk(replica Replica, delivered *chunk.Header) chunk.Offset {
+	_, next := replica.Committed()
 	switch {
 	case next <= delivered.Next():
 		return delivered.BaseOffset
 	case next != t.committedNext:
-		reader, err := t.replica.Attach(segstore.Spec{Kind: segstore.Last})
+		reader, err := replica.Attach(segstore.Spec{Kind: segstore.Last})
 		if err != nil {
 			return delivered.BaseOffset
 		}

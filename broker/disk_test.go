@@ -50,12 +50,12 @@ func TestDisk_oneFailureIsOneStreams(t *testing.T) {
 				t.Fatalf("the run ended by %v", err)
 			}
 			node.depose(t, "bad") // as the coordinator does then
-			if update, ok := bad.read().(*wire.MetadataUpdate); !ok || update.Stream != "bad" || update.Code != wire.CodeStreamNotAvailable {
-				t.Fatalf("got %+v", update)
-			}
 			bad.publish(2, 2, "goes on")
 			bad.wantConfirms(2, 2, 1)
 			node.lead(t, "bad")
+			if update, ok := bad.read().(*wire.MetadataUpdate); !ok || update.Stream != "bad" || update.Code != wire.CodeStreamNotAvailable {
+				t.Fatalf("got %+v", update)
+			}
 			sequence, ok := bad.ask(&wire.QueryPublisherSequence{Correlation: bad.next(), Reference: "p", Stream: "bad"}).(*wire.QueryPublisherSequenceResponse)
 			if !ok || sequence.Code != wire.CodeOK || sequence.Sequence != 1 {
 				t.Fatalf("sequence %+v, want 1", sequence)

@@ -82,6 +82,8 @@ var codes = []struct {
 	{segstore.ErrDamaged, wire.CodeStreamNotAvailable},
 	{errUnavailable, wire.CodeStreamNotAvailable},
 	{errLedElsewhere, wire.CodeStreamNotAvailable},
+	{errPublisherUnknown, wire.CodeStreamNotAvailable},
+	{errPeer, wire.CodeStreamNotAvailable},
 }
 
 func codeOf(err error) wire.ResponseCode {

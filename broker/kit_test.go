@@ -43,11 +43,18 @@ func serveOn(t testing.TB, fs vfs.FS, dir string, change func(*broker.Config)) *
 
 func startBroker(t testing.TB, directory broker.Directory, replicas broker.Replicas, change func(*broker.Config)) *house {
 	t.Helper()
+	return startPeer(t, directory, replicas, nil, change)
+}
+
+func startPeer(
+	t testing.TB, directory broker.Directory, replicas broker.Replicas, peers broker.Peers, change func(*broker.Config),
+) *house {
+	t.Helper()
 	config := broker.Config{NodeName: nodeName, FailedLoginDelay: 50 * time.Millisecond}
 	if change != nil {
 		change(&config)
 	}
-	b, err := broker.New(config, directory, replicas)
+	b, err := broker.New(config, directory, replicas, peers)
 	if err != nil {
 		t.Fatal(err)
 	}

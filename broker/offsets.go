@@ -15,7 +15,7 @@ type storing struct {
 	command wire.StoreOffset // reused; its strings are the frame's
 	view    *catalog.State   // nil: nothing is known
 	stream  string
-	replica Replica
+	leader  leader
 }
 
 // storeOffset is never answered: what can't be stored is dropped.
@@ -33,7 +33,7 @@ func (s *session) storeOffset(payload []byte) error {
 	to := &s.storing
 	if to.view == nil || to.view != s.broker.directory.View() || to.stream != q.Stream {
 		s.storeFirst(q)
-	} else if to.replica.StoreOffset(q.Reference, chunk.Offset(q.Offset)) != nil {
+	} else if to.leader.storeOffset(q.Reference, chunk.Offset(q.Offset)) != nil {
 		to.view = nil
 	}
 	return nil
@@ -43,17 +43,17 @@ func (s *session) storeOffset(payload []byte) error {
 func (s *session) storeFirst(q *wire.StoreOffset) {
 	s.storing.view = nil
 	view := s.broker.directory.View() // what follows may know newer metadata, never older
-	stream, replica, err := s.broker.led(s.vhost, q.Stream)
+	stream, leader, err := s.leader(q.Stream)
 	allowed := s.may(catalog.Read, q.Stream)
 	if err != nil || !allowed && !s.subscribed(stream.Incarnation) {
 		return
 	}
-	if replica.StoreOffset(q.Reference, chunk.Offset(q.Offset)) != nil {
+	if leader.storeOffset(q.Reference, chunk.Offset(q.Offset)) != nil {
 		return
 	}
 	s.consult(stream)
 	if allowed { // a subscription's right ends with it
-		s.storing.view, s.storing.stream, s.storing.replica = view, stream.Name, replica
+		s.storing.view, s.storing.stream, s.storing.leader = view, stream.Name, leader
 	}
 }
 
@@ -75,12 +75,12 @@ func (s *session) storedOffset(q *wire.QueryOffset) (chunk.Offset, error) {
 	if !s.may(catalog.Read, q.Stream) {
 		return 0, errAccess
 	}
-	stream, replica, err := s.broker.led(s.vhost, q.Stream)
+	stream, leader, err := s.leader(q.Stream)
 	if err != nil {
 		return 0, err
 	}
 	s.consult(stream)
-	offset, known, err := replica.QueryOffset(q.Reference)
+	offset, known, err := leader.queryOffset(q.Reference)
 	if err == nil && !known {
 		err = errNoOffset
 	}

@@ -31,11 +31,14 @@ func (s *session) publish(payload []byte) error {
 	if frame.Accepted > 0 {
 		b := takeBatch()
 		fillBatch(b, &frame)
-		b.Publisher, b.Sink = p.handle, p
+		b.Sink = p
 		s.remember(b)
 		p.published.Add(uint64(frame.Accepted))
 		s.broker.stats.published.Add(uint64(frame.Records))
-		p.tie.replica.Publish(b)
+		if err := p.handle.publish(b, payload); err != nil {
+			s.forget(b)
+			return err
+		}
 	}
 	if frame.Accepted < frame.Count {
 		p.errored.Add(uint64(frame.Count - frame.Accepted))
@@ -173,7 +176,7 @@ func (w *writer) confirmed(p *publisher, ids []uint64) {
 // The client hears of that by MetadataUpdate, and not by errors.
 func unknown(err error) bool {
 	return errors.Is(err, replication.ErrNotLeader) || errors.Is(err, replication.ErrUnavailable) ||
-		errors.Is(err, replication.ErrClosed)
+		errors.Is(err, replication.ErrClosed) || errors.Is(err, errPublisherUnknown)
 }
 
 // failed tells of a batch that was refused.

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace/millrace/cluster/catalog"
-	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/wire"
 )
@@ -20,7 +19,7 @@ type publisher struct {
 	id        uint8
 	reference string
 	tie       *tie
-	handle    *replication.Publisher
+	handle    handle
 	epoch     chunk.Epoch // of the leader that it was declared with
 
 	// gone is set when the id no longer means this publisher; fenced when
@@ -66,7 +65,7 @@ func (s *session) addPublisher(q *wire.DeclarePublisher) error {
 
 // openPublisher declares the publisher with the stream's leader.
 func (s *session) openPublisher(q *wire.DeclarePublisher) error {
-	stream, _, err := s.broker.led(s.vhost, q.Stream)
+	stream, leader, err := s.leader(q.Stream)
 	if err != nil {
 		return err
 	}
@@ -74,14 +73,14 @@ func (s *session) openPublisher(q *wire.DeclarePublisher) error {
 	if err != nil {
 		return err
 	}
-	handle, err := t.replica.Declare(q.Reference)
+	handle, err := leader.declare(q.Reference)
 	if err != nil {
-		s.loosen(t)
+		s.abandon(t)
 		return err
 	}
 	p := &publisher{session: s, id: q.PublisherID, reference: q.Reference, tie: t, handle: handle, epoch: stream.Epoch}
 	if !s.attach(t, func() { s.publishers[p.id] = p; t.publishers++ }) {
-		handle.Close()
+		handle.close()
 		return errStreamMissing
 	}
 	s.broker.stats.publishers.Add(1)
@@ -140,7 +139,7 @@ func (s *session) removePublisher(p *publisher) bool {
 // close ends the publisher; its id is free already.
 func (p *publisher) close() {
 	p.gone.Store(true)
-	p.handle.Close()
+	p.handle.close()
 	p.session.broker.stats.publishers.Add(-1)
 }
 
@@ -184,29 +183,9 @@ func (s *session) sequence(stream, reference string) (uint64, error) {
 	if !s.may(catalog.Read, stream) {
 		return 0, errAccess
 	}
-	_, replica, err := s.broker.led(s.vhost, stream)
+	_, leader, err := s.leader(stream)
 	if err != nil {
 		return 0, err
 	}
-	type result struct {
-		sequence uint64
-		err      error
-	}
-	answer := make(chan result, 1)
-	replica.Sequence(reference, func(sequence uint64, known bool, err error) {
-		if !known {
-			sequence = 0
-		}
-		answer <- result{sequence, err}
-	})
-	ctx, cancel := s.request()
-	defer cancel()
-	select {
-	case got := <-answer:
-		return got.sequence, got.err
-	case <-ctx.Done():
-		return 0, errUnavailable
-	case <-s.dying:
-		return 0, errEnded
-	}
+	return leader.sequence(reference)
 }

@@ -110,7 +110,7 @@ func (s *session) describe() Connection {
 }
 
 func (sub *subscription) describe() Consumer {
-	_, next := sub.tie.replica.Committed()
+	_, next := sub.replica.Committed()
 	c := Consumer{
 		SubscriptionID: sub.id, Stream: sub.tie.stream.Name,
 		Credits: int(sub.creditsLeft.Load()), Consumed: sub.consumed.Load(),

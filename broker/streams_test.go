@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/segstore/vfs"
 	"github.com/millrace/millrace/wire"
 )
@@ -205,20 +206,24 @@ func TestEpoch_aNewOneTakesThePublishersOnly(t *testing.T) {
 	publisher.declare(0, "", "s")
 	consumer.subscribe(0, "s", first, 10)
 	h.depose(t, "s")
-	if update, ok := publisher.read().(*wire.MetadataUpdate); !ok || update.Stream != "s" {
-		t.Fatalf("got %+v", update)
-	}
-	if code := publisher.declare(0, "", "s"); code != wire.CodeStreamNotAvailable {
+	h.replica(t, "s").fail(replication.ErrNotLeader)
+	publisher.publish(0, 1, "m") // whose fate nobody knows
+	publisher.wantSilence()      // a client that is told now finds nobody
+	if code := publisher.declare(1, "", "s"); code != wire.CodeStreamNotAvailable {
 		t.Fatalf("declare without a leader: code %d", code)
 	}
 	publisher.wantCode(publisher.ask(&wire.QueryOffset{Correlation: 1, Reference: "r", Stream: "s"}), wire.CodeStreamNotAvailable)
 	publisher.wantCode(publisher.ask(&wire.QueryPublisherSequence{Correlation: 1, Reference: "r", Stream: "s"}), wire.CodeStreamNotAvailable)
+	h.replica(t, "s").fail(nil)
 	h.elect(t, "s")
+	if update, ok := publisher.read().(*wire.MetadataUpdate); !ok || update.Stream != "s" {
+		t.Fatalf("got %+v", update)
+	}
 	if code := publisher.declare(0, "", "s"); code != wire.CodeOK {
 		t.Fatalf("declare with the new leader: code %d", code)
 	}
-	publisher.publish(0, 1, "m")
-	publisher.wantConfirms(0, 1, 1)
+	publisher.publish(0, 2, "m")
+	publisher.wantConfirms(0, 2, 1)
 	consumer.wantDeliver() // never interrupted, never told
 }
 

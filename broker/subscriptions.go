@@ -23,6 +23,7 @@ type subscription struct {
 	session    *session
 	id         uint8
 	tie        *tie
+	replica    Replica // on this node
 	properties map[string]string
 	matcher    chunk.Matcher
 	filtered   bool
@@ -96,6 +97,10 @@ func (s *session) addSubscription(q *wire.Subscribe) (*subscription, error) {
 	case !mayRead:
 		return nil, errAccess
 	}
+	_, replica, err := s.broker.local(s.vhost, q.Stream)
+	if err != nil {
+		return nil, err
+	}
 	t, err := s.tieTo(q.Stream)
 	if err != nil {
 		return nil, err
@@ -110,26 +115,26 @@ func (s *session) addSubscription(q *wire.Subscribe) (*subscription, error) {
 		err = errGroups
 	}
 	if err != nil {
-		s.loosen(t)
+		s.abandon(t)
 		return nil, err
 	}
-	return s.openSubscription(q, t)
+	return s.openSubscription(q, t, replica)
 }
 
-func (s *session) openSubscription(q *wire.Subscribe, t *tie) (*subscription, error) {
-	reader, err := t.replica.Attach(placeOf(q.Offset))
+func (s *session) openSubscription(q *wire.Subscribe, t *tie, replica Replica) (*subscription, error) {
+	reader, err := replica.Attach(placeOf(q.Offset))
 	if err != nil {
-		s.loosen(t)
+		s.abandon(t)
 		return nil, err
 	}
-	sub := &subscription{session: s, id: q.SubscriptionID, tie: t, reader: reader, properties: shown(q.Properties)}
+	sub := &subscription{session: s, id: q.SubscriptionID, tie: t, replica: replica, reader: reader, properties: shown(q.Properties)}
 	sub.matcher, sub.filtered = matcherOf(q.Properties)
 	sub.last.Store(-1)
 	if !s.attach(t, func() {
 		s.subscriptions[sub.id] = sub
 		t.subscriptions++
 		if t.unwatch == nil {
-			t.unwatch = t.replica.Watch(t.advanced)
+			t.unwatch = replica.Watch(t.advanced)
 		}
 	}) {
 		reader.Close()

@@ -12,12 +12,12 @@ import (
 type tie struct {
 	session *session
 	stream  *catalog.Stream // as it was when the tie was made
-	replica Replica
 
 	// Guarded by session.mu.
 	publishers    int
 	subscriptions int
 	consulted     bool // offsets were stored or asked for
+	making        int  // parts that tieTo was called for and that are not attached yet
 	unwatch       func()
 
 	// The writer's own: the last committed chunk, and the offset behind it.
@@ -28,20 +28,21 @@ type tie struct {
 	readers  []*subscription
 }
 
-// tieTo finds or makes the connection's tie to a stream that has a replica
-// here.
+// tieTo finds or makes the connection's tie to a stream, for a part that is then
+// attached or given up.
 func (s *session) tieTo(name string) (*tie, error) {
-	stream, replica, err := s.broker.local(s.vhost, name)
-	if err != nil {
-		return nil, err
+	stream, ok := s.broker.directory.View().Stream(s.vhost, name)
+	if !ok {
+		return nil, errStreamMissing
 	}
 	s.mu.Lock()
 	t := s.ties[stream.Incarnation]
 	if t == nil {
-		t = &tie{session: s, stream: stream, replica: replica}
+		t = &tie{session: s, stream: stream}
 		s.ties[stream.Incarnation] = t
 		s.broker.ties.add(t)
 	}
+	t.making++
 	s.mu.Unlock()
 	// A deletion that was told before the tie was there is seen here.
 	if _, still := s.broker.directory.View().Incarnation(stream.Incarnation); !still {
@@ -51,15 +52,21 @@ func (s *session) tieTo(name string) (*tie, error) {
 	return t, nil
 }
 
-// attach does something with a tie if it still stands.
+// attach adds a part to a tie if that still stands.
 func (s *session) attach(t *tie, do func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	t.making--
 	if s.ties[t.stream.Incarnation] != t {
 		return false
 	}
 	do()
 	return true
+}
+
+// abandon gives up a part that was to be attached.
+func (s *session) abandon(t *tie) {
+	s.attach(t, func() { s.loosenLocked(t) })
 }
 
 // loosen forgets a tie, or the watch on its stream, that nothing needs any more.
@@ -76,7 +83,7 @@ func (s *session) loosenLocked(t *tie) {
 		t.unwatch()
 		t.unwatch = nil
 	}
-	if t.publishers == 0 && t.subscriptions == 0 && !t.consulted {
+	if t.publishers == 0 && t.subscriptions == 0 && !t.consulted && t.making <= 0 {
 		delete(s.ties, t.stream.Incarnation)
 		s.broker.ties.remove(t)
 	}
@@ -87,12 +94,14 @@ type loss struct {
 	publisher    func(*publisher) bool
 	subscription func(*subscription) bool
 	consulted    bool
+	making       bool
 }
 
 var everything = loss{
 	publisher:    func(*publisher) bool { return true },
 	subscription: func(*subscription) bool { return true },
 	consulted:    true,
+	making:       true,
 }
 
 // dropTie takes parts of the connection's tie to a stream away, frees their
@@ -120,9 +129,15 @@ func (s *session) dropTie(incarnation chunk.Incarnation, lost loss) {
 			subscriptions = append(subscriptions, sub)
 		}
 	}
-	told := len(publishers) > 0 || len(subscriptions) > 0 || t.consulted && lost.consulted
+	// Who has something else on the stream goes on with that, and offsets go to
+	// the new leader.
+	asked := t.consulted && lost.consulted && t.publishers == 0 && t.subscriptions == 0
+	told := len(publishers) > 0 || len(subscriptions) > 0 || asked
 	if lost.consulted {
 		t.consulted = false
+	}
+	if lost.making {
+		t.making = 0
 	}
 	s.loosenLocked(t)
 	s.mu.Unlock()
@@ -144,7 +159,7 @@ func (s *session) giveUp() {
 	publishers, subscriptions := s.publishers, s.subscriptions
 	s.publishers, s.subscriptions = map[uint8]*publisher{}, map[uint8]*subscription{}
 	for _, t := range s.ties {
-		t.publishers, t.subscriptions, t.consulted = 0, 0, false
+		t.publishers, t.subscriptions, t.consulted, t.making = 0, 0, false, 0
 		s.loosenLocked(t)
 	}
 	s.mu.Unlock()
@@ -156,23 +171,21 @@ func (s *session) giveUp() {
 	}
 }
 
-// streamChanged follows a stream's change in the catalog.
+// streamChanged follows a stream's change in the catalog. Publishers are bound to
+// the epoch they were declared in; their client is told when the next leader is
+// known, so that it finds one. Subscriptions go on through an election: they read
+// the replica here.
 func (s *session) streamChanged(before, after *catalog.Stream, node string) {
-	switch {
-	case after == nil:
+	if after == nil {
 		s.dropTie(before.Incarnation, everything)
-	case !replicaOn(after, node):
-		s.dropTie(after.Incarnation, everything)
-	default:
-		// Publishers are bound to the epoch they were declared in. Subscriptions
-		// go on: the local replica lives through an election.
-		older := func(p *publisher) bool { return p.epoch < after.Epoch }
-		s.dropTie(after.Incarnation, loss{
-			publisher:    older,
-			subscription: func(*subscription) bool { return false },
-			consulted:    before != nil && before.Epoch < after.Epoch,
-		})
+		return
 	}
+	elected := before != nil && after.Led() && (!before.Led() || before.Epoch < after.Epoch)
+	s.dropTie(after.Incarnation, loss{
+		publisher:    func(p *publisher) bool { return after.Led() && p.epoch < after.Epoch },
+		subscription: func(*subscription) bool { return !replicaOn(after, node) },
+		consulted:    elected,
+	})
 }
 
 // recheck drops what the connection's user may no longer do, and the

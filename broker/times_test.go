@@ -94,7 +94,7 @@ func inVirtualTime(t *testing.T, change func(*broker.Config), test func(t *testi
 		if change != nil {
 			change(&config)
 		}
-		b, err := broker.New(config, node, node)
+		b, err := broker.New(config, node, node, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,7 +20,8 @@ import (
 // Requests between nodes are grouped by the high byte of their method.
 const (
 	groupCluster = 1 // metadata: cluster
-	// 2: clients' commands that belong elsewhere; 3: operators' requests.
+	groupForward = 2 // clients' commands that belong elsewhere: broker
+	// 3: operators' requests.
 	groupRepair  = 4 // segments, and whatever else replicas ask each other
 	groupReplica = 5 // the coordinator's, to replicas
 )
@@ -80,6 +81,7 @@ type handler struct {
 	*transport
 	*requests
 	linked func(node protocol.NodeID, up bool) // tells the metadata
+	gone   func(node protocol.NodeID)          // tells the broker
 }
 
 // Up is one of link.Handler's.
@@ -92,6 +94,7 @@ func (h handler) Up(peer protocol.NodeID) {
 func (h handler) Down(peer protocol.NodeID, why error) {
 	h.transport.Down(peer, why)
 	h.linked(peer, false)
+	h.gone(peer)
 }
 
 // openLinks opens the port between nodes, unless the node stays alone.
@@ -119,7 +122,7 @@ func (n *Node) openLinks(context.Context) error {
 		return fmt.Errorf("open the port between nodes: %w", err)
 	}
 	n.listeners.node = nil // the mux's from now on
-	n.links = link.New(n.mux, link.Config{}, handler{n.transport, &n.requests, n.linked})
+	n.links = link.New(n.mux, link.Config{}, handler{n.transport, &n.requests, n.linked, n.forwards.down})
 	n.transport.open(n.links)
 	return nil
 }

@@ -60,6 +60,8 @@ type Node struct {
 	links *link.Links
 	// transport carries replicas' frames once there are links.
 	transport *transport
+	// forwards carries clients' commands to the nodes that they belong to.
+	forwards forwards
 	// requests are other nodes', by the room that they are for.
 	requests requests
 	// security is how this node proves itself to others; nil for one that stays
@@ -199,6 +201,7 @@ func (n *Node) openStore(context.Context) error {
 	}
 	n.store = store
 	n.transport = &transport{}
+	n.forwards.transport = n.transport
 	n.replicas = replication.NewNode(replication.Config{
 		ID: protocol.NodeID(n.config.NodeName), Store: store, Duplicates: duplicates[n.config.PublisherDuplicate],
 		Transport: n.transport, Limits: protocol.Limits{RetryAfter: retryAfter},
@@ -283,8 +286,10 @@ func (n *Node) openBroker(context.Context) error {
 	settings.NodeName, settings.ClusterName, settings.ReleaseVersion = n.config.NodeName, n.cluster.ID(), n.version
 	settings.Log = n.log.Named("broker")
 	var err error
-	n.broker, err = broker.New(settings, directory{n.cluster}, broker.ReplicasOf(n.replicas))
+	n.broker, err = broker.New(settings, directory{n.cluster}, broker.ReplicasOf(n.replicas), &n.forwards)
 	if err == nil {
+		n.forwards.broker.Store(n.broker)
+		n.requests.handle(groupForward, n.forwards.serve)
 		n.alarm.attach(n.broker)
 	}
 	return err

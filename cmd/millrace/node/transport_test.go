@@ -82,7 +82,7 @@ func (c *company) start(id protocol.NodeID, l net.Listener, address func(protoco
 	n.residents.follow(n.cluster)
 	n.mux, err = link.NewMux(link.MuxConfig{Listener: l, Cluster: "c", Node: id, Security: secret{}, Address: address})
 	c.must(err)
-	n.links = link.New(n.mux, link.Config{BackoffMin: 5 * time.Millisecond}, handler{n.transport, &n.requests, func(protocol.NodeID, bool) {}})
+	n.links = link.New(n.mux, link.Config{BackoffMin: 5 * time.Millisecond}, handler{n.transport, &n.requests, func(protocol.NodeID, bool) {}, n.forwards.down})
 	n.transport.open(n.links)
 	c.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)

@@ -1,0 +1,273 @@
+package broker
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/segstore/chunk"
+)
+
+// Method says what a node asks of another's broker. Layouts are big-endian; text
+// is a length byte and so many bytes.
+type Method byte
+
+const (
+	// methodDeclare: stream u64, epoch u64, publisher u64, reference text. The
+	// publisher's number is the asker's, never used twice on a link.
+	methodDeclare Method = 1 + iota
+	// methodPublish: publisher u64, entries u32, then a client's Publish frame, of
+	// which so many entries are meant. The answer comes when they are committed.
+	methodPublish
+	// methodClose: publishers, u64 each.
+	methodClose
+	// methodSequence and methodOffset: stream u64, epoch u64, reference text. The
+	// answer: known u8 (0 or 1), value u64.
+	methodSequence
+	methodOffset
+	// methodStore: for each offset stream u64, value u64, reference text.
+	methodStore
+)
+
+// Status answers a request.
+type Status uint16
+
+const (
+	statusDone Status = iota
+	// statusNotLeader: the node does not lead the stream, in that epoch. Of what
+	// was published nobody knows whether it is stored.
+	statusNotLeader
+	statusFenced
+	statusReferenceInUse
+	statusReferenceLength
+	statusEntry
+	statusBacklog
+	statusUnavailable
+	// statusPublisher: the node knows no publisher of that number.
+	statusPublisher
+	// statusMalformed: the request says nothing in this language.
+	statusMalformed
+	// statusAlarm: publishers are held up there.
+	statusAlarm
+	statusInternal
+)
+
+// The conditions that another node answers beside those of replicas.
+var (
+	errMalformedRequest = errors.New("request of another node is malformed")
+	errPublisherUnknown = errors.New("the leader's node does not know the publisher any more")
+	errPeer             = errors.New("the leader's node failed")
+)
+
+// statuses is the one table between errors here and answers to other nodes. The
+// first row that matches counts; what no row matches is statusInternal.
+var statuses = []struct {
+	status Status
+	err    error
+}{
+	{statusNotLeader, replication.ErrNotLeader},
+	{statusNotLeader, replication.ErrMissing},
+	{statusFenced, replication.ErrFenced},
+	{statusReferenceInUse, replication.ErrReferenceInUse},
+	{statusReferenceLength, replication.ErrReferenceLength},
+	{statusEntry, replication.ErrEntry},
+	{statusBacklog, replication.ErrBacklog},
+	{statusUnavailable, replication.ErrUnavailable},
+	{statusUnavailable, replication.ErrClosed},
+	{statusUnavailable, replication.ErrTrackingUnknown},
+	{statusPublisher, errPublisherUnknown},
+	{statusMalformed, errMalformedRequest},
+	{statusAlarm, errAlarm},
+	{statusInternal, errPeer},
+}
+
+func statusOf(err error) Status {
+	if err == nil {
+		return statusDone
+	}
+	for _, row := range statuses {
+		if errors.Is(err, row.err) {
+			return row.status
+		}
+	}
+	return statusInternal
+}
+
+// errorOf is what a status means to who asked; a newer node's is errPeer.
+func errorOf(status Status) error {
+	if status == statusDone {
+		return nil
+	}
+	for _, row := range statuses {
+		if row.status == status {
+			return row.err
+		}
+	}
+	return fmt.Errorf("%w: status %d", errPeer, status)
+}
+
+// declaration is methodDeclare's body.
+type declaration struct {
+	stream    chunk.Incarnation
+	epoch     chunk.Epoch
+	publisher uint64
+	reference string
+}
+
+func (d *declaration) append(body []byte) []byte {
+	body = binary.BigEndian.AppendUint64(body, uint64(d.stream))
+	body = binary.BigEndian.AppendUint64(body, uint64(d.epoch))
+	body = binary.BigEndian.AppendUint64(body, d.publisher)
+	return appendText(body, d.reference)
+}
+
+func decodeDeclaration(body []byte) (d declaration, err error) {
+	r := requestReader{rest: body}
+	d.stream, d.epoch = chunk.Incarnation(r.u64()), chunk.Epoch(r.u64())
+	d.publisher, d.reference = r.u64(), r.text()
+	return d, r.end()
+}
+
+// question is the body of methodSequence and methodOffset.
+type question struct {
+	stream    chunk.Incarnation
+	epoch     chunk.Epoch
+	reference string
+}
+
+func (q *question) append(body []byte) []byte {
+	body = binary.BigEndian.AppendUint64(body, uint64(q.stream))
+	body = binary.BigEndian.AppendUint64(body, uint64(q.epoch))
+	return appendText(body, q.reference)
+}
+
+func decodeQuestion(body []byte) (q question, err error) {
+	r := requestReader{rest: body}
+	q.stream, q.epoch, q.reference = chunk.Incarnation(r.u64()), chunk.Epoch(r.u64()), r.text()
+	return q, r.end()
+}
+
+// appendKnown is the answer to a question.
+func appendKnown(body []byte, value uint64, known bool) []byte {
+	if !known {
+		return binary.BigEndian.AppendUint64(append(body, 0), 0)
+	}
+	return binary.BigEndian.AppendUint64(append(body, 1), value)
+}
+
+func decodeKnown(body []byte) (value uint64, known bool, err error) {
+	r := requestReader{rest: body}
+	flag := r.u8()
+	value = r.u64()
+	if flag > 1 || flag == 0 && value != 0 {
+		r.failed = true
+	}
+	return value, flag == 1, r.end()
+}
+
+// appendPublish heads a client's frame, the rest of the body.
+func appendPublish(body []byte, publisher uint64, entries int, frame []byte) []byte {
+	body = binary.BigEndian.AppendUint64(body, publisher)
+	body = binary.BigEndian.AppendUint32(body, uint32(entries))
+	return append(body, frame...)
+}
+
+// publishHead is how much of methodPublish's body is before the frame.
+const publishHead = 8 + 4
+
+func decodePublish(body []byte) (publisher uint64, entries int, frame []byte, err error) {
+	r := requestReader{rest: body}
+	publisher, entries = r.u64(), int(r.u32())
+	if r.failed || entries == 0 {
+		return 0, 0, nil, errMalformedRequest
+	}
+	return publisher, entries, r.rest, nil
+}
+
+func appendClosed(body []byte, publishers []uint64) []byte {
+	for _, p := range publishers {
+		body = binary.BigEndian.AppendUint64(body, p)
+	}
+	return body
+}
+
+func decodeClosed(body []byte) (publishers []uint64, err error) {
+	r := requestReader{rest: body}
+	for len(r.rest) > 0 && !r.failed {
+		publishers = append(publishers, r.u64())
+	}
+	return publishers, r.end()
+}
+
+// stored is one offset of methodStore.
+type stored struct {
+	stream    chunk.Incarnation
+	offset    chunk.Offset
+	reference string
+}
+
+func (s *stored) append(body []byte) []byte {
+	body = binary.BigEndian.AppendUint64(body, uint64(s.stream))
+	body = binary.BigEndian.AppendUint64(body, uint64(s.offset))
+	return appendText(body, s.reference)
+}
+
+func decodeStored(body []byte) (list []stored, err error) {
+	r := requestReader{rest: body}
+	for len(r.rest) > 0 && !r.failed {
+		list = append(list, stored{chunk.Incarnation(r.u64()), chunk.Offset(r.u64()), r.text()})
+	}
+	return list, r.end()
+}
+
+func appendText(body []byte, text string) []byte {
+	return append(append(body, byte(len(text))), text...)
+}
+
+// requestReader takes fields off a body; once one is missing all are zero.
+type requestReader struct {
+	rest   []byte
+	failed bool
+}
+
+func (r *requestReader) take(n int) []byte {
+	if r.failed || len(r.rest) < n {
+		r.failed = true
+		return nil
+	}
+	field := r.rest[:n]
+	r.rest = r.rest[n:]
+	return field
+}
+
+func (r *requestReader) u8() (v byte) {
+	if field := r.take(1); field != nil {
+		v = field[0]
+	}
+	return v
+}
+
+func (r *requestReader) u32() (v uint32) {
+	if field := r.take(4); field != nil {
+		v = binary.BigEndian.Uint32(field)
+	}
+	return v
+}
+
+func (r *requestReader) u64() (v uint64) {
+	if field := r.take(8); field != nil {
+		v = binary.BigEndian.Uint64(field)
+	}
+	return v
+}
+
+func (r *requestReader) text() string { return string(r.take(int(r.u8()))) }
+
+// end says whether the body held what it should, and nothing more.
+func (r *requestReader) end() error {
+	if r.failed || len(r.rest) > 0 {
+		return errMalformedRequest
+	}
+	return nil
+}

@@ -1,0 +1,272 @@
+package broker
+
+import (
+	"sync"
+
+	"github.com/millrace/millrace/cluster/catalog"
+	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/segstore/chunk"
+	"github.com/millrace/millrace/wire"
+)
+
+// guests are the publishers of other nodes' clients on the streams that this
+// node leads.
+type guests struct {
+	mu     sync.Mutex // guards byNode
+	byNode map[string]map[uint64]*localPublisher
+
+	// waiting are batches that came while an alarm holds publishers up; the links'
+	// credit bounds them.
+	waiting struct {
+		sync.Mutex
+		batches []guestBatch
+	}
+}
+
+// guestsMax bounds what one node may have here: every publisher that its
+// connections may have, by default, and more.
+const guestsMax = 4 << 20
+
+// ServePeer answers another node's broker, which has looked at its client's
+// rights. It does not block, and carries requests of one node out in the order
+// of the calls; reply is called once, from any goroutine.
+func (b *Broker) ServePeer(node string, method Method, body []byte, reply func(Status, []byte)) {
+	answer := func(err error) { reply(statusOf(err), nil) }
+	if b.context.Err() != nil {
+		answer(replication.ErrClosed)
+		return
+	}
+	switch method {
+	case methodDeclare:
+		answer(b.declareGuest(node, body))
+	case methodPublish:
+		if err := b.publishGuest(node, body, reply); err != nil {
+			answer(err)
+		}
+	case methodClose:
+		closed, err := decodeClosed(body)
+		for _, number := range closed {
+			b.guests.remove(node, number)
+		}
+		answer(err)
+	case methodSequence:
+		b.tellSequence(body, reply)
+	case methodOffset:
+		b.tellOffset(body, reply)
+	case methodStore:
+		answer(b.storeAll(body))
+	default:
+		answer(errMalformedRequest)
+	}
+}
+
+// leads finds the replica of a stream that this node leads in an epoch; 0: in
+// whichever.
+func (b *Broker) leads(stream chunk.Incarnation, epoch chunk.Epoch) (*catalog.Stream, Replica, error) {
+	s, ok := b.directory.View().Incarnation(stream)
+	if !ok || !s.Led() || string(s.Leader.Node) != b.config.NodeName || epoch != 0 && s.Epoch != epoch {
+		return nil, nil, replication.ErrNotLeader
+	}
+	replica, ok := b.replicas.Replica(stream)
+	if !ok {
+		return nil, nil, replication.ErrMissing
+	}
+	return s, replica, nil
+}
+
+func (b *Broker) declareGuest(node string, body []byte) error {
+	d, err := decodeDeclaration(body)
+	if err != nil {
+		return err
+	}
+	if b.alarms.on() {
+		return errAlarm
+	}
+	_, replica, err := b.leads(d.stream, d.epoch)
+	if err != nil {
+		return err
+	}
+	if !b.guests.room(node, d.publisher) {
+		return errMalformedRequest // before it takes a reference over
+	}
+	p, err := replica.Declare(d.reference)
+	if err != nil {
+		return err
+	}
+	b.guests.add(node, d.publisher, &localPublisher{replica, p})
+	return nil
+}
+
+func (b *Broker) publishGuest(node string, body []byte, reply func(Status, []byte)) error {
+	number, entries, payload, err := decodePublish(body)
+	if err != nil {
+		return err
+	}
+	p := b.guests.find(node, number)
+	if p == nil {
+		return errPublisherUnknown
+	}
+	frame, err := wire.DecodePublish(payload)
+	if err != nil || frame.Accepted != entries {
+		return errMalformedRequest
+	}
+	batch := takeBatch()
+	fillBatch(batch, &frame)
+	b.takeGuest(guestBatch{p, batch, reply})
+	return nil
+}
+
+// guestBatch is a batch of another node's client, and answers for it.
+type guestBatch struct {
+	publisher *localPublisher
+	batch     *replication.Batch
+	reply     func(Status, []byte)
+}
+
+// takeGuest hands a batch over, behind those that wait for the end of an alarm.
+func (b *Broker) takeGuest(g guestBatch) {
+	w := &b.guests.waiting
+	w.Lock()
+	defer w.Unlock()
+	if len(w.batches) > 0 || b.alarms.on() {
+		w.batches = append(w.batches, g)
+		return
+	}
+	g.publish()
+}
+
+// takeGuests hands over what waited for the end of an alarm.
+func (b *Broker) takeGuests() {
+	w := &b.guests.waiting
+	w.Lock()
+	defer w.Unlock()
+	if b.alarms.on() {
+		return
+	}
+	for _, g := range w.batches {
+		g.publish()
+	}
+	w.batches = nil
+}
+
+func (g guestBatch) publish() {
+	g.batch.Publisher, g.batch.Sink = g.publisher.publisher, &g
+	g.publisher.replica.Publish(g.batch)
+}
+
+func (g *guestBatch) Confirmed(b *replication.Batch) { g.settled(b, nil) }
+
+func (g *guestBatch) Failed(b *replication.Batch, err error) { g.settled(b, err) }
+
+func (g *guestBatch) settled(b *replication.Batch, err error) {
+	giveBatch(b)
+	g.reply(statusOf(err), nil)
+}
+
+func (b *Broker) tellSequence(body []byte, reply func(Status, []byte)) {
+	q, err := decodeQuestion(body)
+	var replica Replica
+	if err == nil {
+		_, replica, err = b.leads(q.stream, q.epoch)
+	}
+	if err != nil {
+		reply(statusOf(err), nil)
+		return
+	}
+	replica.Sequence(q.reference, func(sequence uint64, known bool, err error) {
+		reply(known64(sequence, known, err))
+	})
+}
+
+// tellOffset answers from a goroutine, since it may wait for a turn; the link
+// bounds how many wait.
+func (b *Broker) tellOffset(body []byte, reply func(Status, []byte)) {
+	q, err := decodeQuestion(body)
+	var replica Replica
+	if err == nil {
+		_, replica, err = b.leads(q.stream, q.epoch)
+	}
+	if err != nil {
+		reply(statusOf(err), nil)
+		return
+	}
+	go func() {
+		offset, known, err := replica.QueryOffset(q.reference)
+		reply(known64(uint64(offset), known, err))
+	}()
+}
+
+func known64(value uint64, known bool, err error) (Status, []byte) {
+	if err != nil {
+		return statusOf(err), nil
+	}
+	return statusDone, appendKnown(nil, value, known)
+}
+
+// storeAll stores what it can: nobody hears of a single one.
+func (b *Broker) storeAll(body []byte) error {
+	list, err := decodeStored(body)
+	if err != nil {
+		return err
+	}
+	for _, s := range list {
+		_, replica, missing := b.leads(s.stream, 0)
+		if missing == nil {
+			missing = replica.StoreOffset(s.reference, s.offset)
+		}
+		if missing != nil {
+			err = missing
+		}
+	}
+	return err
+}
+
+// room says whether a node's publisher may get a number. The node's requests come
+// one after another, so that it stays so until add.
+func (g *guests) room(node string, number uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	of := g.byNode[node]
+	return of[number] == nil && len(of) < guestsMax
+}
+
+func (g *guests) add(node string, number uint64, p *localPublisher) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	of := g.byNode[node]
+	if of == nil {
+		of = map[uint64]*localPublisher{}
+		if g.byNode == nil {
+			g.byNode = map[string]map[uint64]*localPublisher{}
+		}
+		g.byNode[node] = of
+	}
+	of[number] = p
+}
+
+func (g *guests) find(node string, number uint64) *localPublisher {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.byNode[node][number]
+}
+
+func (g *guests) remove(node string, number uint64) {
+	g.mu.Lock()
+	p := g.byNode[node][number]
+	delete(g.byNode[node], number)
+	g.mu.Unlock()
+	if p != nil {
+		p.close()
+	}
+}
+
+// forget ends all publishers of a node.
+func (g *guests) forget(node string) {
+	g.mu.Lock()
+	of := g.byNode[node]
+	delete(g.byNode, node)
+	g.mu.Unlock()
+	for _, p := range of {
+		p.close()
+	}
+}
