@@ -44,12 +44,18 @@ func (n *Node) ageNow(now time.Time) (chunk.Timestamp, bool) {
 			evidence.Others = append(evidence.Others, chunk.Timestamp(t.UnixMilli()))
 		}
 	}
-	steady := now.Sub(n.started)
-	if c, ok := n.clock.(SteadyClock); ok {
-		steady = c.Steady()
-	}
+	steady := n.steady(now)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	evidence.Newest = a.newest
 	return a.clock.Now(chunk.Timestamp(now.UnixMilli()), steady.Milliseconds(), evidence)
+}
+
+// steady returns how much time had passed since some moment when the clock said
+// now, whatever it was set to meanwhile.
+func (n *Node) steady(now time.Time) time.Duration {
+	if c, ok := n.clock.(SteadyClock); ok {
+		return c.Steady()
+	}
+	return now.Sub(n.started)
 }

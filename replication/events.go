@@ -181,7 +181,7 @@ func (r *Replica) takeStores() {
 	state := t.run.log.Tracking()
 	before := t.pending.Version()
 	for i := range t.stored {
-		o := t.pacer.Store(state, t.stored[i].reference, t.stored[i].offset, t.stamp)
+		o := t.pacer.Store(state, t.stored[i].reference, t.stored[i].offset, t.stamp, t.even)
 		t.urgent = t.urgent || o == tracking.Back
 	}
 	if v := t.pending.Version(); v != before {

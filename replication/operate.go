@@ -165,9 +165,9 @@ func (r *Replica) changeOffset(c *TrackingChange) bool {
 	case has && c.New, !has && c.Forget, c.Before != 0 && (!has || now.Updated >= c.Before):
 		return false
 	case c.Forget:
-		t.pacer.Forget(state, ref, t.stamp)
+		t.pacer.Forget(state, ref, t.stamp, t.even)
 	default:
-		t.pacer.Store(state, ref, c.Offset, t.stamp)
+		t.pacer.Store(state, ref, c.Offset, t.stamp, t.even)
 	}
 	r.stores.drop(c.Reference)
 	return true

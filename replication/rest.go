@@ -139,9 +139,9 @@ func (r *Replica) rest() {
 	r.counters.look(t.run.log.Tracking(), t.pending, t.pacer)
 	r.tellEvictions()
 	if t.epoch != 0 && t.pacer != nil {
-		if d := t.pacer.Decide(t.stamp, false); d.Until != tracking.Never {
-			at := max(d.Until, t.lastUser+rideWithin, t.stamp+1)
-			r.node.alarms.set(&r.alarm, time.UnixMilli(int64(at)))
+		if d := t.pacer.Decide(t.even, false); d.Until != tracking.Never {
+			at := max(d.Until, t.lastUser+rideWithin, t.even+1)
+			r.node.alarms.set(&r.alarm, t.now.Add(time.Duration(at-t.even)*time.Millisecond))
 		}
 	}
 	if at, ok := t.run.protocol.Deadline(); ok {

@@ -142,7 +142,7 @@ func (r *Replica) Stats() Stats {
 	st.Role, st.Epoch, st.Err = c.role, c.epoch, c.err
 	st.PendingOffsets, st.Tracking = c.pending, c.tracking
 	// An idle stream has no turns, and its window falls all the same.
-	st.WindowMilliseconds = c.outlook.Window(chunk.Timestamp(r.node.clock.Now().UnixMilli()))
+	st.WindowMilliseconds = c.outlook.Window(chunk.Timestamp(r.node.steady(r.node.clock.Now()).Milliseconds()))
 	c.mu.Unlock()
 	if log := r.log.Load(); log != nil {
 		st.Log = log.Stats()

@@ -3,7 +3,10 @@ package replication
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/millrace/millrace/segstore/vfs"
 )
 
 func TestStores_wakeTurnsNoOftenerThanNeeded(t *testing.T) {
@@ -111,4 +114,26 @@ func TestStores_allocateNothingForKnownReferences(t *testing.T) {
 	}); allocs != 0 {
 		t.Fatalf("%v allocations a store", allocs)
 	}
+}
+
+// TestStores_clockSetBack: a store waits no longer for that than the window.
+func TestStores_clockSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := newJumpingClock()
+		f := newFixture(t, vfs.NewMem(), "/data", func(f *fixture) { f.config.Clock = clock })
+		defer f.stop()
+		f.lead(1)
+		f.publish(f.declare(""), numbered(1, 10, 100)...)
+		clock.set(-3 * time.Hour)
+		if err := f.replica.StoreOffset("reader", 7); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond) // until a turn has taken it over
+		window := f.replica.Stats().WindowMilliseconds
+		time.Sleep(time.Duration(window) * time.Millisecond)
+		synctest.Wait()
+		if n := f.replica.Stats().PendingOffsets; n != 0 {
+			t.Errorf("after a window of %d ms it is not written", window)
+		}
+	})
 }

@@ -54,6 +54,10 @@ type turns struct {
 	run   *run // nil between runs
 	now   time.Time
 	stamp chunk.Timestamp // of chunks written in this turn
+	// even is the time by which stored offsets are paced, in milliseconds of a
+	// steady clock. It goes on where stamp stands still, since the machine's clock
+	// was set back.
+	even chunk.Timestamp
 	// failed: a write or sync failed, and the run must end with this turn.
 	// stopped: the protocol has ended it.
 	failed  error
@@ -93,7 +97,7 @@ type turns struct {
 	pending   *tracking.Pending
 	pacer     *tracking.Pacer
 	urgent    bool            // stored offsets must not wait for a user chunk
-	lastUser  chunk.Timestamp // of the last user chunk in this reign
+	lastUser  chunk.Timestamp // even, at the last user chunk in this reign
 	sequences []tracking.SequenceUpdate
 	updates   []tracking.Update
 	trailer   []byte
@@ -132,6 +136,7 @@ func (r *Replica) Turn() (again bool) {
 	r.counters.turns.Add(1)
 	t.now = r.node.clock.Now()
 	t.stamp = max(t.stamp, chunk.Timestamp(t.now.UnixMilli()))
+	t.even = chunk.Timestamp(r.node.steady(t.now).Milliseconds())
 
 	r.hearSynced()
 	r.hearLinks()

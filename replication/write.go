@@ -73,7 +73,7 @@ func (r *Replica) finishChunk() bool {
 	meta.Filter = t.assembler.filter.Bytes()
 	t.sequences = t.assembler.sequences(t.sequences[:0])
 	t.updates = t.updates[:0]
-	if t.pacer.Decide(t.stamp, true).Action == tracking.Ride {
+	if t.pacer.Decide(t.even, true).Action == tracking.Ride {
 		t.updates = t.pending.Take(t.updates, chunk.TrailerLengthMax-t.assembler.trailerLength)
 	}
 	t.trailer = t.run.log.Tracking().EncodeTrailer(t.trailer[:0], false, t.sequences, nil)
@@ -90,10 +90,10 @@ func (r *Replica) finishChunk() bool {
 		r.queued.Add(-int64(len(b.Data)))
 	}
 	t.assembler.finished(meta.LSN, &t.waiting)
-	t.lastUser = t.stamp
-	t.pacer.UserBytes(t.stamp, int64(chunk.ClientHeaderLength+dataLength))
+	t.lastUser = t.even
+	t.pacer.UserBytes(t.even, int64(chunk.ClientHeaderLength+dataLength))
 	if len(t.updates) > 0 {
-		t.pacer.Written(t.stamp, int64(len(t.trailer)-sequenceBytes))
+		t.pacer.Written(t.even, int64(len(t.trailer)-sequenceBytes))
 	}
 	return true
 }
@@ -164,7 +164,7 @@ func (r *Replica) roll(next segstore.Appending) bool {
 		}
 	}
 	t.pending.Clear()
-	t.pacer.Carried(t.stamp)
+	t.pacer.Carried(t.even)
 	r.stores.forget()
 	t.rolled = t.run.protocol.Tail().LSN
 	r.counters.rolls.Add(1)
@@ -174,7 +174,7 @@ func (r *Replica) roll(next segstore.Appending) bool {
 // storedNext returns how many bytes of stored offsets the next append carries.
 func (r *Replica) storedNext(next segstore.Appending) int64 {
 	t := &r.turns
-	if next == segstore.AppendingNothing || next == segstore.AppendingUser && t.pacer.Decide(t.stamp, true).Action != tracking.Ride {
+	if next == segstore.AppendingNothing || next == segstore.AppendingUser && t.pacer.Decide(t.even, true).Action != tracking.Ride {
 		return 0
 	}
 	return int64(t.pending.Bytes())
@@ -189,11 +189,11 @@ const rideWithin = 250 // milliseconds
 // so.
 func (r *Replica) writeDelta() {
 	t := &r.turns
-	if !t.urgent && t.stamp < t.lastUser+rideWithin {
+	if !t.urgent && t.even < t.lastUser+rideWithin {
 		return
 	}
 	t.urgent = false
-	for t.failed == nil && t.pacer.Decide(t.stamp, false).Action == tracking.WriteDelta {
+	for t.failed == nil && t.pacer.Decide(t.even, false).Action == tracking.WriteDelta {
 		if !r.roll(segstore.AppendingDelta) {
 			return
 		}
@@ -206,7 +206,7 @@ func (r *Replica) writeDelta() {
 		if !ok {
 			return
 		}
-		t.pacer.Written(t.stamp, int64(length))
+		t.pacer.Written(t.even, int64(length))
 	}
 }
 
@@ -222,8 +222,8 @@ func (r *Replica) beginReign() {
 	state := t.run.log.Tracking()
 	updates := t.pending.ForBarrier(state, t.run.protocol.Tail())
 	t.pending.Lead(t.epoch)
-	t.lastUser = 0
-	t.pacer = tracking.NewPacer(r.stream.Settings.Pacing, t.pending, t.stamp)
+	t.lastUser = t.even - rideWithin
+	t.pacer = tracking.NewPacer(r.stream.Settings.Pacing, t.pending, t.even)
 	t.trailer = tracking.EncodeBarrier(t.trailer[:0], updates)
 	if _, ok := r.appendControl(chunk.Delta, chunk.FlagEpochStart, t.trailer); !ok {
 		return

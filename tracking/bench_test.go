@@ -39,7 +39,7 @@ func TestState_allocatesNothing(t *testing.T) {
 			if _, ok := l.state.Sequence(name); !ok {
 				t.Fatal("not there")
 			}
-			p.Store(l.state, name, offset, l.now)
+			p.Store(l.state, name, offset, l.now, l.now)
 		}
 		for i := range sequences {
 			sequences[i] = SequenceUpdate{Ref: refs[i], Sequence: uint64(offset)}
@@ -78,7 +78,7 @@ func BenchmarkPacer_Store(b *testing.B) {
 	p := NewPacer(Pacing{}, l.pending, l.now)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		p.Store(l.state, names[i%len(names)], chunk.Offset(2+i), l.now)
+		p.Store(l.state, names[i%len(names)], chunk.Offset(2+i), l.now, l.now)
 	}
 }
 

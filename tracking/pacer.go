@@ -92,6 +92,10 @@ type Decision struct {
 // the oldest has waited for Window. A store that moves back, and Flush, write
 // everything at once; what that takes beyond the tokens is owed.
 //
+// Its times are those of a clock that runs evenly, wherever that began: by the
+// machine's, which may be set back by hours, a store would wait that much longer
+// than Window. What a store is stamped with is another matter.
+//
 // One cycle of the turn is Decide, then Pending.Take, encode and append the
 // chunk, then Written; user chunks are told to UserBytes.
 type Pacer struct {
@@ -116,18 +120,18 @@ func NewPacer(c Pacing, pending *Pending, now chunk.Timestamp) *Pacer {
 	return p
 }
 
-// Store takes a client's store; see Pending.Store.
-func (p *Pacer) Store(s *State, ref []byte, offset chunk.Offset, now chunk.Timestamp) Outcome {
+// Store takes a client's store, made at the stamp; see Pending.Store.
+func (p *Pacer) Store(s *State, ref []byte, offset chunk.Offset, stamp, now chunk.Timestamp) Outcome {
 	p.arrive(now)
-	o := p.pending.Store(s, ref, offset, p.now)
+	o := p.pending.Store(s, ref, offset, stamp)
 	p.forced = p.forced || o == Back
 	return o
 }
 
 // Forget takes an operator's deletion, which is written at once.
-func (p *Pacer) Forget(s *State, ref []byte, now chunk.Timestamp) bool {
+func (p *Pacer) Forget(s *State, ref []byte, stamp, now chunk.Timestamp) bool {
 	p.arrive(now)
-	forgotten := p.pending.Forget(s, ref, p.now)
+	forgotten := p.pending.Forget(s, ref, stamp)
 	p.forced = p.forced || forgotten
 	return forgotten
 }

@@ -28,7 +28,7 @@ func newPaced(t testing.TB, c Pacing) *paced {
 }
 
 func (p *paced) store(ref string, offset chunk.Offset) Outcome {
-	return p.pacer.Store(p.state, []byte(ref), offset, p.now)
+	return p.pacer.Store(p.state, []byte(ref), offset, p.now, p.now)
 }
 
 // turn does what a leader's turn does; userBytes > 0 writes a user chunk.
@@ -156,7 +156,7 @@ func TestPacer_rules(t *testing.T) {
 			p.turn(1 << 20)
 			p.store("a", 5)
 			p.turn(0)
-			p.pacer.Forget(p.state, []byte("a"), p.now)
+			p.pacer.Forget(p.state, []byte("a"), p.now, p.now)
 			return p.turn(0)
 		}, Decision{WriteDelta, 0}},
 		{"a snapshot carries everything", func(p *paced) Decision {
