@@ -259,9 +259,14 @@ func (s *State) setOffset(ref []byte, epoch chunk.Epoch, version uint64, v store
 	s.trimOffsets()
 }
 
+// trimOffsets keeps to the cap. Deletions go first: what an operator has cleared
+// away must push out nobody who is there.
 func (s *State) trimOffsets() {
 	for s.offsets.len() > s.caps.Offsets {
 		e := s.offsets.front()
+		for s.forgotten > 0 && !e.value.forgotten {
+			e = s.offsets.after(e)
+		}
 		if e.value.forgotten {
 			s.forgotten--
 		} else {

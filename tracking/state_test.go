@@ -301,6 +301,32 @@ func TestState_forgottenStaysForgotten(t *testing.T) {
 	}
 }
 
+func TestState_deletionsPushNobodyOut(t *testing.T) {
+	l := newTestLog(t, Caps{Offsets: 10})
+	change := func() {
+		l.write(chunk.Delta, 0, EncodeDelta(nil, l.pending.Take(nil, chunk.TrailerLengthMax)))
+	}
+	for i := range 5 {
+		l.store(fmt.Sprintf("reader-%d", i), chunk.Offset(i))
+	}
+	change()
+	for i := range 100 {
+		job := []byte(fmt.Sprintf("job-%d", i))
+		l.store(string(job), 1)
+		change()
+		l.pending.Forget(l.state, job, l.now)
+		change()
+	}
+	for i := range 5 {
+		if _, ok := l.state.Offset([]byte(fmt.Sprintf("reader-%d", i))); !ok {
+			t.Errorf("reader-%d has lost its offset to jobs that were deleted", i)
+		}
+	}
+	if st := l.state.Stats(); st.Offsets != 5 || st.OffsetsEvicted != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
 func TestState_orderAndFailureLeaveItAlone(t *testing.T) {
 	l := newTestLog(t, Caps{})
 	l.user(nil, SequenceUpdate{Ref: "a-long-reference", Sequence: 1})
