@@ -39,7 +39,7 @@ kill-test: ## kill -9 at ROUNDS (10) random moments under load
 cluster-test: ## kill -9 of nodes in a cluster of three under load, CLUSTER_KILLS (5) times
 	CLUSTER_KILLS=$(or $(CLUSTER_KILLS),5) go test ./integration -run '^TestCluster' -count 1 -timeout 30m -v
 cluster-long: ## the same for longer: 20 kills, 4 nodes that hang for 10 s, 10 times all nodes at once, 100 moves of leaders
-	CLUSTER_KILLS=20 CLUSTER_PAUSES=4 CLUSTER_KILL_ALL=10 CLUSTER_TRANSFERS=100 go test ./integration -run '^TestCluster' -count 1 -timeout 60m -v
+	CLUSTER_KILLS=20 CLUSTER_PAUSES=4 CLUSTER_KILL_ALL=10 CLUSTER_TRANSFERS=100 CLUSTER_QUIET=1 go test ./integration -run '^TestCluster' -count 1 -timeout 60m -v
 partition-test: ## cut the nodes of a cluster from each other under load, in PARTITIONS (4, at most 7) ways
 	PARTITIONS=$(or $(PARTITIONS),4) go test ./integration -run '^TestPartition' -count 1 -timeout 30m -v
 overtake: ## 24 h of stored offsets on a clock of its own, and each mechanism switched off

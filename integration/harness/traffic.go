@@ -470,6 +470,8 @@ func (s *storer) judge(got uint64, f *Traffic) {
 	if least := s.takenBy(moment.Add(-window)); got < least {
 		f.problem(fmt.Errorf("stream %s: offset %d is answered, and %d was stored more than %v before", f.stream, got, least, window))
 	}
+	// What is lost is judged; from here on this value counts.
+	s.taken = append(slices.DeleteFunc(s.taken, func(t taken) bool { return t.value > got }), taken{time.Now(), got})
 }
 
 // forget drops what is lost: a leader that was cut off may have answered with
