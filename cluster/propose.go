@@ -57,7 +57,12 @@ func (c *Cluster) proposeHere(ctx context.Context, p proposal) ([]catalog.Result
 			return nil, err
 		}
 	}
-	return c.attempt(ctx, p.Commands)
+	results, err := c.attempt(ctx, p.Commands)
+	if !c.meta.store.latched.alone.Load() {
+		// Clients of all nodes look for a stream's new leader in this moment.
+		c.spread.upTo(c.meta.shown.at())
+	}
+	return results, err
 }
 
 // enqueueTimeout bounds the wait for a place in raft's queue, not for the
