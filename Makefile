@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-tracking kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long partition-test
+.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-tracking kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long partition-test partition-long replicas-long
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -42,6 +42,10 @@ cluster-long: ## the same for longer: 20 kills, 4 nodes that hang for 10 s, 10 t
 	CLUSTER_KILLS=20 CLUSTER_PAUSES=4 CLUSTER_KILL_ALL=10 CLUSTER_TRANSFERS=100 CLUSTER_QUIET=1 go test ./integration -run '^TestCluster' -count 1 -timeout 60m -v
 partition-test: ## cut the nodes of a cluster from each other under load, in PARTITIONS (4, at most 7) ways
 	PARTITIONS=$(or $(PARTITIONS),4) go test ./integration -run '^TestPartition' -count 1 -timeout 30m -v
+partition-long: ## the same in all 7 ways
+	PARTITIONS=7 go test ./integration -run '^TestPartition' -count 1 -timeout 30m -v
+replicas-long: ## add, remove and move replicas of a stream of 1 GB while it is written
+	REPLICA_FILL=1000000000 go test ./integration -run '^TestReplicas_comeAndGo' -count 1 -timeout 30m -v
 overtake: ## 24 h of stored offsets on a clock of its own, and each mechanism switched off
 	OVERTAKE_HOURS=24 OVERTAKE_MANY_HOURS=3 OVERTAKE_CONTROLS=1 go test ./integration/overtake -count 1 -timeout 30m -v
 overtake-long: ## 24 h of 100,000 references (of which make overtake runs 3 h)

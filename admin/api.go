@@ -46,7 +46,7 @@ func (s *Server) routes() []route {
 		{"POST", "/api/v1/streams/{vhost}/{stream}/repair", administrator, (*Server).repairStream},
 		{"GET", "/api/v1/connections", operator, (*Server).listConnections},
 		{"DELETE", "/api/v1/connections/{name}", administrator, (*Server).closeConnection},
-	}, slices.Concat(s.clusterRoutes(), profileRoutes(), pageRoutes())...)
+	}, slices.Concat(s.clusterRoutes(), s.replicaRoutes(), profileRoutes(), pageRoutes())...)
 }
 
 // healthz answers as long as the process can answer at all.

@@ -54,6 +54,7 @@ var statuses = []struct {
 	{catalog.ErrStreamDiffers, http.StatusConflict, "stream_differs", "delete the stream first, or take another name"},
 	{catalog.ErrStreamMissing, http.StatusNotFound, "stream_missing", "see millrace stream list"},
 	{catalog.ErrReplicaMissing, http.StatusConflict, "replica_missing", "millrace stream describe names the nodes that have one"},
+	{catalog.ErrReplicaExists, http.StatusConflict, "replica_exists", "it is there: nothing is left to do; millrace replica list STREAM shows all"},
 	{catalog.ErrVHostExists, http.StatusConflict, "vhost_exists", ""},
 	{catalog.ErrVHostMissing, http.StatusNotFound, "vhost_missing", ""},
 	{ErrNoReplica, http.StatusNotFound, "no_replica", ""},

@@ -97,6 +97,50 @@ func (h *house) MoveLeader(_ context.Context, stream chunk.Incarnation, node str
 	return err
 }
 
+func (h *house) Up(node string) bool { return !slices.Contains(h.down, node) }
+
+func (h *house) up(node protocol.NodeID) bool { return h.Up(string(node)) }
+
+func (h *house) AddReplica(_ context.Context, i chunk.Incarnation, node string) error {
+	s, _ := h.state.Incarnation(i)
+	if err := h.state.CanAdd(s, protocol.NodeID(node), h.up); err != nil {
+		return err
+	}
+	return h.do(&catalog.AddReplicas{Replicas: []catalog.Added{{Stream: i, Node: protocol.NodeID(node)}}})
+}
+
+func (h *house) RemoveReplica(_ context.Context, i chunk.Incarnation, node string) error {
+	s, _ := h.state.Incarnation(i)
+	if err := h.state.CanRemove(s, protocol.NodeID(node), h.up); err != nil {
+		return err
+	}
+	return h.do(&catalog.RetireReplicas{Replicas: []catalog.Retired{{Stream: i, Node: protocol.NodeID(node)}}})
+}
+
+func (h *house) MoveReplica(_ context.Context, i chunk.Incarnation, from, to string) error {
+	s, _ := h.state.Incarnation(i)
+	if err := h.state.CanMove(s, protocol.NodeID(from), protocol.NodeID(to), h.up); err != nil {
+		return err
+	}
+	return h.do(&catalog.AddReplicas{Replicas: []catalog.Added{{Stream: i, Node: protocol.NodeID(to), Instead: protocol.NodeID(from)}}})
+}
+
+func (h *house) Balance(_ context.Context, all, dry bool) (Balance, error) {
+	b := Balance{DryRun: dry, Leaders: []Move{{VHost: "/", Stream: "s", From: "n1", To: "n2"}}, Replicas: []Move{}}
+	if all {
+		b.Later = 1
+	}
+	return b, nil
+}
+
+// Progress: n1 is at chunk 9, all others at 4.
+func (h *house) Progress(_ context.Context, node string, _ chunk.Incarnation) (Progress, error) {
+	if node == "n1" {
+		return Progress{CommittedLSN: 9, NextOffset: 90}, nil
+	}
+	return Progress{CommittedLSN: 4, NextOffset: 40}, nil
+}
+
 func (h *house) CreateVHost(_ context.Context, _, name string) error {
 	return h.do(&catalog.CreateVHost{Name: name})
 }
@@ -237,7 +281,7 @@ func authenticate(_, password string, remote netip.Addr) error {
 
 // server joins the house to a Server.
 func (h *house) server() *Server {
-	return New(Parts{Metadata: h, Replicas: h, Tracking: h, Sessions: h, Node: h, Company: h, Authenticate: authenticate, Log: hclog.NewNullLogger()})
+	return New(Parts{Metadata: h, Replicas: h, Tracking: h, Sessions: h, Node: h, Company: h, Placement: h, Authenticate: authenticate, Log: hclog.NewNullLogger()})
 }
 
 // call asks handler as user (none if empty) and returns status and body.

@@ -113,6 +113,7 @@ type Server struct {
 	sessions     Sessions
 	node         Node
 	company      Company
+	placement    Placement
 	authenticate Authenticate
 	log          hclog.Logger
 	registry     *prometheus.Registry
@@ -126,6 +127,7 @@ type Parts struct {
 	Sessions     Sessions
 	Node         Node
 	Company      Company
+	Placement    Placement
 	Authenticate Authenticate
 	Log          hclog.Logger
 }
@@ -134,7 +136,7 @@ type Parts struct {
 func New(parts Parts) *Server {
 	s := &Server{
 		metadata: parts.Metadata, replicas: parts.Replicas, tracking: parts.Tracking, sessions: parts.Sessions,
-		node: parts.Node, company: parts.Company, authenticate: parts.Authenticate, log: parts.Log,
+		node: parts.Node, company: parts.Company, placement: parts.Placement, authenticate: parts.Authenticate, log: parts.Log,
 	}
 	s.registry = newRegistry(s)
 	return s

@@ -29,6 +29,8 @@ step sim make sim SEEDS=1..20000 RESULTS="$notes/sim.results"
 step mutants-sim make mutants-sim RESULTS="$notes/mutants.results"
 step overtake make overtake-long
 step cluster make cluster-long
+step partition make partition-long
+step replicas make replicas-long
 step bench make bench
 step bench-tracking make bench-tracking
 step crash-states make crash-states

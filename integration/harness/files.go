@@ -76,3 +76,9 @@ func edit(path string, change func([]byte)) error {
 	change(text)
 	return os.WriteFile(path, text, 0o600)
 }
+
+// Folders returns the folders of streams in a node's data directory whose names
+// match a pattern.
+func Folders(dataDir, pattern string) ([]string, error) {
+	return filepath.Glob(filepath.Join(dataDir, "streams", pattern))
+}

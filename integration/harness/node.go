@@ -207,6 +207,11 @@ func (n *Node) Post(path string) (status int, answer []byte, err error) {
 	return ask(http.MethodPost, n.HTTP+path)
 }
 
+// Ask calls the node's HTTP API without a body, as guest.
+func (n *Node) Ask(method, path string) (status int, answer []byte, err error) {
+	return ask(method, n.HTTP+path)
+}
+
 // Manage calls the management port as guest.
 func (n *Node) Manage(method, path string) (status int, body []byte, err error) {
 	return ask(method, n.Management+path)

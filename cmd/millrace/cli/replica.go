@@ -12,8 +12,14 @@ import (
 
 func replicaCommand(t *terminal) *cobra.Command {
 	return group("replica", "look after the copies of a stream",
-		examples("millrace replica repair orders", "fetch damaged segments from another replica"),
-		repairCommand(t, "replica"))
+		examples(
+			"millrace replica list orders", "where they are, and how far",
+			"millrace replica add orders n4 --wait", "one more, until it counts",
+			"millrace replica move orders n1 n4", "n4 takes n1's place",
+			"millrace replica transfer orders n2", "have n2 lead the stream",
+			"millrace replica balance --all --dry-run", "what would even out the nodes",
+			"millrace replica repair orders", "fetch damaged segments from another replica"),
+		replicaList(t), replicaAdd(t), replicaRemove(t), replicaMove(t), replicaTransfer(t), replicaBalance(t), repairCommand(t, "replica"))
 }
 
 // repairCommand is a subcommand of replica and of segment.

@@ -299,7 +299,7 @@ func (n *Node) openBroker(context.Context) error {
 // getting their leaders.
 func (n *Node) serveOperators(context.Context) error {
 	server := admin.New(admin.Parts{
-		Metadata: metadata{n.cluster}, Replicas: figures{n}, Tracking: readers{n}, Sessions: sessions{n.broker}, Node: n, Company: membership{n.cluster},
+		Metadata: metadata{n.cluster}, Replicas: figures{n}, Tracking: readers{n}, Sessions: sessions{n.broker}, Node: n, Company: membership{n.cluster}, Placement: placement{n},
 		Authenticate: n.broker.Authenticate, Log: n.log.Named("admin"),
 	})
 	n.serveHTTP(server.Handler(), n.listeners.http)

@@ -31,12 +31,15 @@ func (n *Node) damaged(l *segstore.Log, d *segstore.DamageError) {
 
 // serveRepair gives other nodes what is good here.
 func (n *Node) serveRepair(_ context.Context, _ protocol.NodeID, method uint16, body []byte) (uint16, []byte) {
-	want, known := map[uint16]int{methodReadRange: 28, methodBoundaries: 8}[method]
+	want, known := map[uint16]int{methodReadRange: 28, methodBoundaries: 8, methodProgress: 8}[method]
 	switch {
 	case !known:
 		return statusUnknown, nil
 	case len(body) != want:
 		return statusRefused, []byte("malformed request")
+	}
+	if method == methodProgress {
+		return n.serveProgress(body)
 	}
 	be := binary.BigEndian
 	r, ok := n.replicas.Replica(chunk.Incarnation(be.Uint64(body)))
