@@ -46,6 +46,7 @@ func TestDisk_oneFailureIsOneStreams(t *testing.T) {
 			bad.publish(2, 1, "of another stream")
 			bad.wantConfirms(2, 1, 1) // and nothing of the first
 			close(release)
+			eventually(t, "the run ends", func() bool { return len(node.lost) == 1 })
 			if err := <-node.lost; !errors.Is(err, rule.Err) {
 				t.Fatalf("the run ended by %v", err)
 			}

@@ -9,11 +9,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/vfs"
 	"github.com/millrace/millrace/wire"
 )
@@ -183,7 +186,9 @@ func (r *rotten) wantRefused(other *rotten) {
 	if _, err := r.declare(ctx, conn); client.Code(err) != wire.CodeStreamNotAvailable {
 		r.t.Errorf("declare: %v, want stream not available", err)
 	}
-	if log := r.node.Log(); !strings.Contains(log, "a log is damaged") || !strings.Contains(log, filepath.Base(r.dir())) {
+	if !slices.ContainsFunc(strings.Split(r.node.LogSinceStart(), "\n"), func(line string) bool {
+		return strings.Contains(line, "a log is damaged") && strings.Contains(line, filepath.Base(r.dir()))
+	}) {
 		r.t.Error("the log does not name the damage")
 	}
 	if other != nil {
@@ -192,30 +197,206 @@ func (r *rotten) wantRefused(other *rotten) {
 	}
 }
 
-// ends returns the positions behind each chunk of a file.
-func ends(t *testing.T, r *rotten, file string) (at []int64) {
-	t.Helper()
-	_, inc, ok := segstore.ParseDirName(filepath.Base(r.dir()))
-	if !ok {
-		t.Fatal(r.dir())
-	}
-	r.must(segstore.DumpFile(vfs.OS{}, file, inc, func(d *segstore.DumpedChunk) error {
+// rotChunk is what counts here of a chunk in a file.
+type rotChunk struct {
+	end         int64 // position behind it
+	lsn, synced chunk.LSN
+	next        chunk.Offset
+}
+
+// chunks lists a file's chunks.
+func (r *rotten) chunks(file string) (list []rotChunk) {
+	r.t.Helper()
+	r.must(segstore.DumpFile(vfs.OS{}, file, r.incarnation(), func(d *segstore.DumpedChunk) error {
 		if d.Err != nil {
 			return d.Err
 		}
-		at = append(at, d.Position+d.Bytes)
+		list = append(list, rotChunk{d.Position + d.Bytes, d.Header.LSN, d.Header.SyncedLSN, d.Header.Next()})
 		return nil
 	}))
-	return at
+	return list
+}
+
+func (r *rotten) incarnation() chunk.Incarnation {
+	r.t.Helper()
+	_, inc, ok := segstore.ParseDirName(filepath.Base(r.dir()))
+	if !ok {
+		r.t.Fatal(r.dir())
+	}
+	return inc
+}
+
+// mark is the durable mark that the node's journal holds, read from a copy.
+func (r *rotten) mark() chunk.LSN {
+	r.t.Helper()
+	const name = "journal/JOURNAL"
+	b, err := os.ReadFile(filepath.Join(r.node.DataDir, name))
+	r.must(err)
+	dir := r.t.TempDir()
+	r.must(os.Mkdir(filepath.Join(dir, "journal"), 0o700))
+	r.must(os.WriteFile(filepath.Join(dir, name), b, 0o600))
+	store, err := segstore.NewStore(segstore.Options{Dir: dir})
+	r.must(err)
+	state, ok := store.Journal().State(r.incarnation())
+	if err := store.Journal().Lost(); err != nil || !ok {
+		r.t.Fatalf("the journal knows nothing of %s: %v", r.stream, err)
+	}
+	r.must(store.Close())
+	return state.Mark
+}
+
+// waitForMark waits until the journal covers all that was published, as it does
+// after a second without traffic.
+func (r *rotten) waitForMark() {
+	r.t.Helper()
+	list := r.chunks(r.files(".seg")[0])
+	last := list[len(list)-1].lsn
+	deadline := time.Now().Add(usableWithin)
+	for tick := time.NewTicker(100 * time.Millisecond); r.mark() < last; <-tick.C {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%s: the mark is %d, want %d", r.stream, r.mark(), last)
+		}
+	}
+}
+
+// with is the same stream under a subtest.
+func (r *rotten) with(t *testing.T) *rotten { c := *r; c.t = t; return &c }
+
+// tail is a stream whose only file is harmed from a position on.
+type tail struct {
+	*rotten
+	name string
+	left uint64 // messages that stay
+	torn bool   // what was harmed was above the mark
+}
+
+// harm harms the file behind a kill, once it is clear what a mark covers: the
+// journal's, or that of a chunk that stays.
+func (r *tail) harm(where func(end []int64) int64, do func(file string, at int64) error) {
+	r.t.Helper()
+	file := r.files(".seg")[0]
+	list, mark := r.chunks(file), r.mark()
+	var end []int64
+	for _, c := range list {
+		end = append(end, c.end)
+	}
+	from := where(end)
+	var last chunk.LSN // that stays
+	for _, c := range list {
+		if c.end <= from {
+			last, mark, r.left = c.lsn, max(mark, c.synced), uint64(c.next)
+		}
+	}
+	r.torn = mark <= last
+	r.must(do(file, from))
+}
+
+// wantTorn checks that exactly what was harmed is gone, and goes on.
+func (r *tail) wantTorn() (lost []uint64) {
+	r.t.Helper()
+	for m := r.left + 1; m <= r.sent; m++ {
+		lost = append(lost, m)
+	}
+	r.wantAll(lost...)
+	r.publish(2, 100)
+	r.wantAll(lost...)
+	return lost
+}
+
+// tailMessages is how many chunks of messages a tail has behind its barrier.
+const tailMessages = 6
+
+// harmTails publishes to a stream for each name and kills the node: at once, or
+// once marks cover everything. Some must then be above their mark, or none.
+func harmTails(t *testing.T, marked bool, cuts map[string]func(end []int64) int64, do func(file string, at int64) error) (n *harness.Node, other *rotten, all []*tail) {
+	t.Helper()
+	n = harness.Start(t)
+	other = rot(t, n, "other")
+	other.publish(1, 100)
+	for name := range cuts {
+		all = append(all, &tail{rotten: rot(t, n, "tail "+name), name: name})
+	}
+	for _, r := range all {
+		r.publish(tailMessages, 100)
+	}
+	if marked {
+		for _, r := range all {
+			r.waitForMark()
+		}
+	}
+	n.Kill()
+	torn := 0
+	for _, r := range all {
+		r.harm(cuts[r.name], do)
+		if r.torn {
+			torn++
+		}
+	}
+	t.Logf("%d of %d are above their mark", torn, len(all))
+	if marked && torn > 0 || !marked && torn == 0 {
+		t.Fatal("the marks are not what this test needs")
+	}
+	return n, other, all
+}
+
+// wantTails starts the node two or three times: torn tails are cut and go on; what
+// a mark covers is damage, named by each start, and nothing of it is cut.
+func wantTails(n *harness.Node, other *rotten, all []*tail) {
+	t := other.t
+	t.Helper()
+	size := map[*tail]int64{}
+	for _, r := range all {
+		info, err := os.Stat(r.files(".seg")[0])
+		r.must(err)
+		size[r] = info.Size()
+	}
+	var lostMu sync.Mutex // guards lost
+	lost := map[*tail][]uint64{}
+	starts := 2
+	if slices.ContainsFunc(all, func(r *tail) bool { return r.torn }) {
+		starts = 3
+	}
+	for start := range starts {
+		n.Restart()
+		t.Run(fmt.Sprint("start ", start+1), func(t *testing.T) {
+			for _, r := range all {
+				t.Run(r.name, func(t *testing.T) {
+					t.Parallel() // a refusal takes a while
+					now := &tail{r.with(t), r.name, r.left, r.torn}
+					switch {
+					case !r.torn:
+						now.wantRefused(nil)
+					case start == 0:
+						l := now.wantTorn()
+						r.sent = now.sent
+						lostMu.Lock()
+						lost[r] = l
+						lostMu.Unlock()
+					default:
+						lostMu.Lock()
+						l := lost[r]
+						lostMu.Unlock()
+						now.wantAll(l...)
+					}
+				})
+			}
+		})
+		other.publish(1, 100)
+		other.wantAll()
+		other.stop()
+		for _, r := range all {
+			if info, err := os.Stat(r.files(".seg")[0]); !r.torn && (err != nil || info.Size() != size[r]) {
+				t.Errorf("%s: start %d changed a damaged file: %v", r.name, start+1, err)
+			}
+		}
+	}
 }
 
 // The unsealed file is cut after a kill -9 (ST-01, ST-05): in the data of the
-// last chunk, in its head, at its start, and over three chunks. What is left is
-// a prefix; nothing wrong is ever served; it goes on behind, also over another
-// start. Where a mark had reached the journal it is damage, and named.
+// last chunk, in its head, at its start, and over three chunks. Above the mark
+// what is left is exactly the chunks before the cut, and the stream goes on behind
+// them, over more starts. Below it, that is damage: named, and nothing is cut.
 func TestRot_tailCut(t *testing.T) {
-	n := harness.Start(t)
-	other := rot(t, n, "other")
 	cuts := map[string]func(end []int64) int64{ // where the file then ends
 		"data":         func(end []int64) int64 { return end[len(end)-1] - 5 },
 		"head":         func(end []int64) int64 { return end[len(end)-2] + 60 },
@@ -224,99 +405,29 @@ func TestRot_tailCut(t *testing.T) {
 		"three chunks": func(end []int64) int64 { return end[len(end)-4] + 30 },
 		"all but one":  func(end []int64) int64 { return end[0] },
 	}
-	all := map[string]*rotten{}
-	for name := range cuts {
-		all[name] = rot(t, n, "cut "+name)
-	}
-	for _, r := range all { // and kill before a second without traffic writes marks
-		r.publish(6, 100)
-	}
-	n.Kill()
-	most := map[string]int{} // messages that the cut can cost
-	for name, r := range all {
-		file := r.files(".seg")[0]
-		end := ends(t, r, file)
-		at := cuts[name](end)
-		r.must(os.Truncate(file, at))
-		for _, e := range end {
-			if e > at {
-				most[name] += 10
-			}
-		}
-	}
-	n.Restart()
-	lost := map[string][]uint64{}
-	for name, r := range all {
-		messages, _, err := r.read(wire.OffsetSpec{Type: wire.OffsetFirst})
-		if err != nil {
-			r.wantRefused(other)
-			delete(all, name)
-			continue
-		}
-		if len(messages) > 0 && messages[len(messages)-1] != uint64(len(messages)) {
-			t.Fatalf("%s: %d messages, the last is %d", name, len(messages), messages[len(messages)-1])
-		}
-		for m := uint64(len(messages)) + 1; m <= r.sent; m++ {
-			lost[name] = append(lost[name], m)
-		}
-		if len(lost[name]) > most[name] {
-			t.Errorf("%s: %d messages are lost, of %d that were cut", name, len(lost[name]), most[name])
-		}
-		r.publish(2, 100)
-		r.wantAll(lost[name]...)
-	}
-	other.stop()
-	n.Restart()
-	for name, r := range all {
-		r.wantAll(lost[name]...)
+	for _, marked := range []bool{false, true} {
+		t.Run(map[bool]string{false: "above the mark", true: "below the mark"}[marked], func(t *testing.T) {
+			wantTails(harmTails(t, marked, cuts, os.Truncate))
+		})
 	}
 }
 
-// Zeros over and behind the unsealed file's end (ST-07), started twice with more
-// messages between: the fault that this is about showed at the second start.
+// Zeros over the unsealed file's end (ST-07), and behind it: the same, and the
+// fault that this is about showed at the second start.
 func TestRot_zeros(t *testing.T) {
-	n := harness.Start(t)
-	var all []*rotten
-	for range 2 {
-		all = append(all, rot(t, n, fmt.Sprint("zeros ", len(all))))
-		all[len(all)-1].publish(4, 100)
+	over := map[string]func(end []int64) int64{
+		"behind":     func(end []int64) int64 { return end[len(end)-1] },
+		"last chunk": func(end []int64) int64 { return end[len(end)-2] },
 	}
-	n.Kill()
-	for i, r := range all {
-		file := r.files(".seg")[0]
-		if i == 0 {
-			r.must(harness.Extend(file, make([]byte, 4096)))
-			continue
+	zero := func(file string, at int64) error {
+		if err := os.Truncate(file, at); err != nil {
+			return err
 		}
-		end := ends(t, r, file)
-		r.must(harness.Zero(file, end[len(end)-1]-end[len(end)-2])) // the last chunk
-		r.must(harness.Extend(file, make([]byte, 4096)))
+		return harness.Extend(file, make([]byte, 8192))
 	}
-	n.Restart()
-	all[0].wantAll()
-	all[0].publish(20, 100)
-	messages, _, err := all[1].read(wire.OffsetSpec{Type: wire.OffsetFirst})
-	torn := err == nil
-	if torn && len(messages) < 20 {
-		t.Errorf("%d messages are left of 40", len(messages))
-	}
-	var lost []uint64
-	for m := uint64(len(messages)) + 1; m <= 40; m++ {
-		lost = append(lost, m)
-	}
-	if torn {
-		all[1].publish(20, 100)
-	} else {
-		all[1].wantRefused(all[0])
-	}
-	for range 2 {
-		all[0].stop()
-		n.Restart()
-		all[0].wantAll()
-		if torn {
-			all[1].wantAll(lost...)
-		}
-	}
+	t.Run("above the mark", func(t *testing.T) { wantTails(harmTails(t, false, over, zero)) })
+	delete(over, "behind") // no mark covers that
+	t.Run("below the mark", func(t *testing.T) { wantTails(harmTails(t, true, over, zero)) })
 }
 
 // Indexes are removed, cut, emptied, flipped and swapped (ST-02, ST-04, ST-10):
@@ -448,7 +559,7 @@ func TestRot_flips(t *testing.T) {
 		t.Helper()
 		r.must(harness.Flip(r.files(".seg")[1], bit))
 	}
-	first := func(r *rotten) int64 { return 8 * ends(t, r, r.files(".seg")[1])[0] } // behind the snapshot
+	first := func(r *rotten) int64 { return 8 * r.chunks(r.files(".seg")[1])[0].end } // behind the snapshot
 	flip(data, first(data)+8*3000)
 	flip(length, first(length)+8*33)
 	flip(trailer, first(trailer)+8*50)

@@ -41,6 +41,7 @@ type Node struct {
 	process *exec.Cmd
 	exited  chan struct{} // closed when the process has been waited for
 	log     *lockedBuffer
+	before  int // length of log when the last start began
 }
 
 // Start starts `millrace dev` with free ports in a new data directory and
@@ -89,7 +90,7 @@ func (n *Node) tryStart(stream, http, management string) error {
 	args := append([]string{n.command, "--data-dir", n.DataDir, "--stream-addr", stream, "--http-addr", http,
 		"--management-addr", management, "--node-addr", "localhost:0", "--gossip-addr", "localhost:0", "--log-level", "info"}, n.args...)
 	n.process = exec.Command(path, args...)
-	n.process.Stderr = n.log
+	n.process.Stderr, n.before = n.log, len(n.Log())
 	out, err := n.process.StdoutPipe()
 	if err != nil {
 		return err
@@ -183,6 +184,9 @@ func (n *Node) PID() int { return n.process.Process.Pid }
 
 // Log is what the node has printed since its first start.
 func (n *Node) Log() string { return n.log.String() }
+
+// LogSinceStart is what the node has printed since its last start.
+func (n *Node) LogSinceStart() string { return n.Log()[n.before:] }
 
 // Get asks the node's HTTP API as guest and returns the body of a success.
 func (n *Node) Get(path string) ([]byte, error) {

@@ -213,6 +213,12 @@ func (r *Replica) Aside() bool { return r.journal.Aside }
 // Epochs are the log's epoch lines; the caller must not change them.
 func (r *Replica) Epochs() []EpochLine { return r.table.Lines() }
 
+// Alone tells whether no other replica of the stream is known, which could fill
+// this one.
+func (r *Replica) Alone() bool {
+	return len(r.config.Members) == 1 && r.config.Members[0].Node == r.self
+}
+
 // Confirmable tells whether a publish that the chunk at n carries, or carried
 // when it was sent the first time, may be confirmed (F2).
 func (r *Replica) Confirmable(n chunk.LSN) bool { return n <= r.commit || !r.rules.dupCommitted }
