@@ -77,6 +77,9 @@ func startCluster(t testing.TB, n int, network *Network, args []string) *Cluster
 			}
 		}
 	})
+	if _, err := Binary(); err != nil { // before the clock runs
+		t.Fatal(err)
+	}
 	begin := time.Now()
 	c.Restart(c.Nodes...)
 	c.Ready = time.Since(begin)

@@ -25,8 +25,10 @@ type Traffic struct {
 	stream string
 	addrs  []string
 	ledger *Ledger
-	cancel context.CancelFunc
-	work   sync.WaitGroup
+	// anywhere: clients stay with whichever node they reach first, leader or not.
+	anywhere bool
+	cancel   context.CancelFunc
+	work     sync.WaitGroup
 	// stopping: publishers send nothing new, and end when all is confirmed.
 	stopping chan struct{}
 
@@ -55,8 +57,18 @@ const TrafficReference = "traffic"
 // StartTraffic begins with so many publishers, which the ledger knows by the
 // numbers from first on.
 func StartTraffic(addrs []string, stream string, ledger *Ledger, first uint32, publishers int) *Traffic {
+	return startTraffic(addrs, stream, ledger, first, publishers, false)
+}
+
+// StartTrafficAnywhere is StartTraffic with clients that do not look for the
+// leader: any node must do.
+func StartTrafficAnywhere(addrs []string, stream string, ledger *Ledger, first uint32, publishers int) *Traffic {
+	return startTraffic(addrs, stream, ledger, first, publishers, true)
+}
+
+func startTraffic(addrs []string, stream string, ledger *Ledger, first uint32, publishers int, anywhere bool) *Traffic {
 	ctx, cancel := context.WithCancel(context.Background())
-	f := &Traffic{stream: stream, addrs: addrs, ledger: ledger, cancel: cancel, stopping: make(chan struct{})}
+	f := &Traffic{anywhere: anywhere, stream: stream, addrs: addrs, ledger: ledger, cancel: cancel, stopping: make(chan struct{})}
 	for i := range publishers {
 		p := &persistent{Traffic: f, producer: first + uint32(i), unconfirmed: map[uint64][]byte{}}
 		p.last = time.Now()
@@ -158,13 +170,18 @@ func (f *Traffic) AwaitConfirms(ctx context.Context) error {
 	return nil
 }
 
-// reach connects to the stream's leader by way of some node.
+// reach connects to the stream's leader by way of some node, or to that node.
 func (f *Traffic) reach(ctx context.Context) *client.Conn {
 	for at := rand.N(len(f.addrs)); ctx.Err() == nil; at++ {
 		attempt, cancel := context.WithTimeout(ctx, dialPatience)
-		conn, err := client.DialLeader(attempt, client.Config{
-			Addr: f.addrs[at%len(f.addrs)], Name: "traffic", Timeout: dialPatience,
-		}, f.stream)
+		config := client.Config{Addr: f.addrs[at%len(f.addrs)], Name: "traffic", Timeout: dialPatience}
+		var conn *client.Conn
+		var err error
+		if f.anywhere {
+			conn, err = client.Dial(attempt, config)
+		} else {
+			conn, err = client.DialLeader(attempt, config, f.stream)
+		}
 		cancel()
 		if err == nil {
 			return conn
