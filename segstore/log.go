@@ -65,6 +65,8 @@ type Log struct {
 	// then is true of no log. Who attaches or describes waits. Taken before mu.
 	reading sync.RWMutex
 
+	hurt atomic.Pointer[func()] // who hears of damage in a segment
+
 	// mu guards the fields below, which syncs and readers touch too.
 	mu      sync.Mutex
 	summary manifest.Summary // of the active segment; written by the mutator only

@@ -63,8 +63,14 @@ func (s *segment) harm() *DamageError {
 // tells the node of the segment's first.
 func (s *segment) note(as *atomic.Pointer[DamageError], d *DamageError) {
 	first := s.harm() == nil
-	if as.CompareAndSwap(nil, d) && first {
+	if !as.CompareAndSwap(nil, d) {
+		return
+	}
+	if first {
 		s.log.store.damaged(s.log, d)
+	}
+	if hurt := s.log.hurt.Load(); hurt != nil {
+		(*hurt)()
 	}
 }
 
