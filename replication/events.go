@@ -60,6 +60,8 @@ func (r *Replica) hearEvents() {
 			r.configure(*e.settings)
 		case eventCompact:
 			e.call() // of a log that is closed meanwhile it does nothing
+		case eventHurt:
+			r.hurt(e.run)
 		case eventRetain:
 			t.retainWant, t.ageWant = true, true
 		case eventClose:

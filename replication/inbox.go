@@ -65,6 +65,8 @@ const (
 	eventRetain
 	// eventCompact: plan or install a piece of compaction.
 	eventCompact
+	// eventHurt: damage was met in a segment.
+	eventHurt
 	// eventClose: flush and close; eventRemove: delete.
 	eventClose
 	eventRemove

@@ -42,7 +42,8 @@ func (r *Replica) startRun() error {
 	u.synced = func(tail chunk.Tail, err error) {
 		r.post(event{kind: eventSynced, run: u, id: u.syncID, tail: tail, err: err})
 	}
-	t.run, t.failed, t.stopped = u, nil, 0
+	t.run, t.failed, t.stopped, t.dropWant = u, nil, 0, false
+	log.OnDamage(func() { r.post(event{kind: eventHurt, run: u}) })
 	r.standing.run.Store(uint64(id))
 	r.standing.note(p)
 	t.startedAt = r.node.clock.Now()
@@ -55,7 +56,9 @@ func (r *Replica) startRun() error {
 	r.progress.set(p.Commit())
 	r.counters.begin(found)
 	if found.Aside == segstore.AsideDamaged {
-		r.step(protocol.Input{Kind: protocol.InDamaged, Tail: chunk.Tail{Epoch: found.Tail.Epoch, LSN: found.Mark}})
+		t.dropWant = true
+		t.unproven = later(t.unproven, chunk.Tail{Epoch: found.Tail.Epoch, LSN: found.Mark})
+		r.step(protocol.Input{Kind: protocol.InDamaged, Tail: t.unproven})
 	}
 	return nil
 }

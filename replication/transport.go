@@ -168,6 +168,9 @@ func (r *Replica) hearFrame(a *arrival) {
 	t.arrived = &a.Frame
 	r.step(protocol.Input{Kind: protocol.InMessage, Peer: a.peer, Message: &a.Message})
 	t.arrived = nil
+	if a.Message.Kind == protocol.MsgHello {
+		r.dropUnproven()
+	}
 }
 
 // check verifies a chunk before anything is believed of it.

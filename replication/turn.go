@@ -62,6 +62,11 @@ type turns struct {
 	// stopped: the protocol has ended it.
 	failed  error
 	stopped protocol.Reason
+	// unproven is up to where the log was durable when damage set the replica
+	// aside; dropWant: there may be damaged segments above the known commit, to
+	// be dropped when a leader fills the log again (A7).
+	unproven chunk.Tail
+	dropWant bool
 
 	batches []*Batch
 	events  []event

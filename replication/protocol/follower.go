@@ -273,6 +273,10 @@ func (f *Follower) Session() (leader NodeID, e chunk.Epoch, s SessionID, ok bool
 	return f.leader, f.epoch, f.session, f.phase == followStreaming
 }
 
+// Opened tells whether the leader of the promised epoch has opened a session,
+// perhaps without a chunk yet.
+func (f *Follower) Opened() bool { return f.phase != followIdle }
+
 // LeaderCommit is the commit that the leader told last; the distance to the
 // own tail is what is missing here.
 func (f *Follower) LeaderCommit() chunk.LSN { return f.leaderCommit }
