@@ -121,7 +121,7 @@ func TestFound_staggered(t *testing.T) {
 		joins.Addresses = append(joins.Addresses, s.addr)
 	}
 	_ = listeners[2].Close() // the third never comes yet
-	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	short, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	var work sync.WaitGroup
 	for i, s := range sites[:2] {
@@ -373,10 +373,9 @@ func TestJoin_emptiedMember(t *testing.T) {
 	emptied.wipe()
 	// Its disk held the only replica of a stream: an empty one in its place would
 	// end the hope for the old one.
-	short, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-	defer cancel()
-	err := emptied.open(short, emptied.bind(), joins)
-	if err == nil || !strings.Contains(err.Error(), "too few replicas that answer: lonely") {
+	if err := emptied.refused(joins, func(err error) bool {
+		return strings.Contains(err.Error(), "too few replicas that answer: lonely")
+	}); err != nil {
 		t.Fatalf("an empty disk for a stream's only replica: %v", err)
 	}
 	if err := rest[0].DeleteStream(within(t), "/", "lonely"); err != nil {
@@ -552,9 +551,9 @@ func TestRecover_oneGoesOnAlone(t *testing.T) {
 	voting(t, sites[2:], 1, 0)
 
 	// One that comes back with what it had is turned away.
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	if err := sites[0].open(ctx, sites[0].bind(), Joins{Addresses: []string{left.addr}}); !errors.Is(err, ErrRemoved) {
+	if err := sites[0].refused(Joins{Addresses: []string{left.addr}}, func(err error) bool {
+		return errors.Is(err, ErrRemoved)
+	}); err != nil {
 		t.Errorf("a lost node comes back: %v", err)
 	}
 	sites[1].wipe()

@@ -122,6 +122,25 @@ func (s *site) start(joins Joins) {
 	}
 }
 
+// refused opens the node again and again until it is refused as it should be:
+// on a slow machine a try may end before the answer comes. nil: it was.
+func (s *site) refused(joins Joins, as func(error) bool) error {
+	patient := within(s.town.t)
+	for {
+		short, cancel := context.WithTimeout(patient, 1500*time.Millisecond)
+		err := s.open(short, s.bind(), joins)
+		cancel()
+		switch {
+		case err == nil:
+			return errors.New("it was not refused")
+		case as(err):
+			return nil
+		case patient.Err() != nil:
+			return err
+		}
+	}
+}
+
 // stop is a clean end as far as raft goes; replicas forget that they lead.
 func (s *site) stop() {
 	if s.Cluster == nil {
