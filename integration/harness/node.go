@@ -139,6 +139,9 @@ func (n *Node) Stop() int {
 	return n.process.ProcessState.ExitCode()
 }
 
+// ExitCode is that of the process that ended last.
+func (n *Node) ExitCode() int { return n.process.ProcessState.ExitCode() }
+
 // Pause stops the process by SIGSTOP; Continue lets it go on.
 func (n *Node) Pause()    { n.signal(syscall.SIGSTOP) }
 func (n *Node) Continue() { n.signal(syscall.SIGCONT) }
