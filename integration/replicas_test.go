@@ -250,3 +250,98 @@ func (c *clusterTest) holds(n *harness.Node, s *clusterStream) bool {
 	}
 	return len(folders) > 0
 }
+
+// TestReplicas_balance evens out leaders that a client's node has all of.
+func TestReplicas_balance(t *testing.T) {
+	c := &clusterTest{t: t, cluster: harness.StartCluster(t, 3)}
+	c.createWith(map[string]string{"queue-leader-locator": "client-local"})
+	c.start()
+	first := c.cluster.Nodes[0]
+	for _, s := range c.streams {
+		c.move(s, first)
+	}
+	ask := func(query string) (b admin.Balance) {
+		status, body, err := c.cluster.Nodes[1].Ask("POST", "/api/v1/cluster/balance"+query)
+		if err != nil || status != http.StatusOK {
+			t.Fatalf("balance: %d, %v: %s", status, err, body)
+		}
+		if err := json.Unmarshal(body, &b); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	if plan := ask("?dry_run=true"); len(plan.Leaders) != 2 || !plan.DryRun {
+		t.Errorf("the plan is %+v, not of two leaders", plan)
+	}
+	for _, s := range c.streams {
+		if at := c.cluster.Leader(s.name); at != first {
+			t.Errorf("a plan moved the leader of %s to %s", s.name, at.Name)
+		}
+	}
+	ask("")
+	led := func() map[string]int {
+		led := map[string]int{}
+		for _, s := range c.streams {
+			led[c.cluster.Leader(s.name).Name]++
+		}
+		return led
+	}
+	for deadline := time.Now().Add(usableWithin); len(led()) < 3; {
+		if time.Now().After(deadline) {
+			t.Fatalf("leaders are not even: %v", led())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	c.finish()
+}
+
+// TestReplicas_ofATrimmedStream adds a replica to a stream that has lost its
+// first messages, and kills its node at once: it begins where the others do, and
+// has not forgotten that.
+func TestReplicas_ofATrimmedStream(t *testing.T) {
+	c := &clusterTest{t: t, cluster: harness.StartCluster(t, 4, "--retention-interval", "100ms")}
+	c.createWith(map[string]string{"initial-cluster-size": "3", "max-length-bytes": "1000000"})
+	s := c.streams[0]
+	c.fill(s, fillDefault)
+	var fourth *harness.Node
+	for _, n := range c.cluster.Nodes {
+		if isGone(n)(c.replicas(n, s)) {
+			fourth = n
+		}
+	}
+	for round := range 3 {
+		c.must(c.cluster.Others(fourth)[0], "PUT", s, fourth.Name)
+		time.Sleep(time.Duration(round*40) * time.Millisecond) // somewhere in its start
+		fourth.Kill()
+		c.cluster.Restart(fourth)
+		c.await("the killed replica counts", s, counts(fourth))
+		if err := c.cluster.AwaitLevel(s.name); err != nil {
+			t.Fatal(err)
+		}
+		first, leads := c.first(fourth, s), c.first(c.cluster.Leader(s.name), s)
+		if first == 0 || first > leads {
+			t.Errorf("round %d: the new replica begins at %d, its leader at %d", round, first, leads)
+		}
+		if round < 2 {
+			c.must(fourth, "DELETE", s, fourth.Name)
+			c.await("it is gone again", s, isGone(fourth))
+		}
+	}
+	if err := c.cluster.SameReplicas(s.name); err != nil {
+		t.Error(err)
+	}
+}
+
+// first is where a node's replica begins.
+func (c *clusterTest) first(n *harness.Node, s *clusterStream) uint64 {
+	c.t.Helper()
+	body, err := n.Get("/api/v1/streams/%2F/" + s.name)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var figures admin.Stream
+	if err := json.Unmarshal(body, &figures); err != nil {
+		c.t.Fatal(err)
+	}
+	return figures.FirstOffset
+}
