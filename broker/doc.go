@@ -8,6 +8,12 @@
 //	socket ─────┤
 //	            └ writer goroutine: answers, confirms, Deliver frames
 //
+// What needs a stream's leader on another node is asked there (leader.go, lane.go),
+// by requests that forward.go writes down; guests.go serves those of other nodes:
+//
+//	session → leader ┬ local  ───────────────────────────→ Replica
+//	                 └ remote → lane ═ Peers ═ ServePeer ─→ Replica
+//
 // Read first: dispatch in dispatch.go (which command is legal when, and who
 // carries it out), session.publish (the way in) and writer.deliver (the way
 // out).
@@ -23,5 +29,6 @@
 //   - A Publish frame is checked whole before any of it is handed over.
 //   - A publishing id is confirmed only to the publisher that sent it, never to
 //     a later one with the same number.
+//   - Rights are looked at where the client is connected, and nowhere else.
 //   - Each Deliver costs one credit and no Deliver goes out without one.
 package broker
