@@ -2,6 +2,7 @@ package replication
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
@@ -123,7 +124,13 @@ func (r *Replica) dropDamage() {
 	if t.failed != nil || t.run == nil || t.run.protocol.Alone() || !errors.Is(t.run.log.Err(), segstore.ErrDamaged) {
 		return
 	}
-	if _, err := t.run.log.DropDamaged(); err != nil {
+	found, err := t.run.log.DropDamaged()
+	if err == nil && found.Tail != t.run.protocol.Tail() {
+		// The segment before is damaged too, which was not read until the log
+		// ended in it: the protocol must not go on with a tail that is not there.
+		err = fmt.Errorf("%s has lost more than the end of its log: %w", r.stream.Name, segstore.ErrDamaged)
+	}
+	if err != nil {
 		r.fail(err)
 	}
 }
