@@ -332,6 +332,9 @@ func (c *Cluster) Close() (err error) {
 			c.gossip.close()
 		}
 		err = c.meta.close()
+		if e := c.book.save(); e != nil {
+			c.log.Warn("the other nodes' addresses could not be written; the next start may need --join", "error", e)
+		}
 	})
 	return err
 }

@@ -58,7 +58,11 @@ func (c *Cluster) comeIn(ctx context.Context, e entering) error {
 		if c.config.Network == nil || c.leads() {
 			_, err = c.enterHere(ctx, e)
 		} else {
-			for _, addr := range c.knownAddresses() {
+			known := c.knownAddresses()
+			if len(known) == 0 {
+				err = fmt.Errorf("%w, and no other node is known", errElsewhere)
+			}
+			for _, addr := range known {
 				var w welcome
 				if w, err = c.knock(ctx, addr, question{Ask: askJoin, Join: &e.Node}); err == nil {
 					return c.seeUpTo(ctx, w.Index)

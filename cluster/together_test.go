@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -70,6 +71,42 @@ func TestTogether_threeNodes(t *testing.T) {
 			_, back := v.Stream("/", "back")
 			return n.Endpoints.Node == first.addr && back
 		})
+	}
+}
+
+// The founder is the one that nobody told of the others: it can find them again
+// from the moment on in which it needs them to start.
+func TestTogether_founderStopsAtOnce(t *testing.T) {
+	t.Parallel()
+	sites := newTown(t).gather("n1", "n2", "n3")
+	voting(t, sites, 3, 0)
+	first := sites[slices.IndexFunc(sites, func(s *site) bool { return s.lines.has("cluster founded") })]
+	b, err := openBook(first.dir) // what a crash here would leave
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(others(sites, first), func(s *site) bool { return b.find(s.name) == s.addr }) {
+		t.Errorf("three nodes vote, and %s has written down where none of the others is: %v", first.name, b.all())
+	}
+	first.stop()
+	first.start(Joins{}) // another port, and nobody to ask but those it knows
+	create(t, first.Cluster, "back")
+}
+
+// What is known of the others at a clean stop is known at the next start,
+// however new it is.
+func TestClose_keepsAddresses(t *testing.T) {
+	t.Parallel()
+	s := newTown(t).site("n1")
+	s.start(Joins{})
+	s.book.put("n2", entry{"there:1", "disk"})
+	s.stop()
+	b, err := openBook(s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := b.find("n2"); got != "there:1" {
+		t.Errorf("after the stop n2 is at %q", got)
 	}
 }
 

@@ -144,7 +144,14 @@ func (c *Cluster) voterStep(ctx context.Context) bool {
 	if change.kind == promote && !c.level(ctx, change.node) {
 		return false
 	}
-	err = c.withRaft(ctx, func(r *instance) error { return c.changeVoter(r, change) })
+	if change.kind == admit || change.kind == promote {
+		// Once others vote, this node can't start without one of them, so it must
+		// find them whatever happens next.
+		err = c.book.save()
+	}
+	if err == nil {
+		err = c.withRaft(ctx, func(r *instance) error { return c.changeVoter(r, change) })
+	}
 	if err != nil {
 		c.log.Warn("a change of the metadata's voters failed; it will be tried again", "change", change.kind.String(), "node", change.node, "error", err)
 		return false
