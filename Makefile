@@ -26,8 +26,9 @@ fuzz: ## fuzz every target for FUZZTIME (5s) each, or those that FUZZ matches ("
 	scripts/fuzz.sh
 bench: build ## produce, consume, e2e at 100 B and 1 KiB beside this disk's own figures (PROFILE=1: CPU profiles)
 	scripts/bench.sh
-bench-tracking: build ## what 50,000 stored offsets a second cost a publisher, in one run
+bench-tracking: build ## what 50,000 stored offsets a second cost a publisher, in one run, and what 1 and 255 names do
 	scripts/bench-tracking.sh
+	go test ./replication -run '^$$' -bench '^BenchmarkPublish_names$$' -benchtime 2s -count 3
 start-bench: ## a node of 100 GB (sparse files, 5,000 segments): how soon it is ready, how long an attach takes
 	go test ./segstore -run '^TestStart_bigNode$$' -count 1 -v -start.gb 100 && go test ./segstore -run '^TestStart_bigNode$$' -count 1 -v -start.gb 200 -start.streams 1
 crash-states: ## walk STATES (2000000) different crash states (FROM, TO: numbers of scripts, to go on)
