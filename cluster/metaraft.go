@@ -85,6 +85,9 @@ const (
 // waits for a leader, or is refused.
 func (m *metaraft) open(t timing, b beginning) error {
 	exists, err := raft.HasExistingState(m.store.logs, m.store.latched, m.store.snapshots)
+	if err == nil && exists && b == founded { // by a term alone
+		exists, err = m.store.holds()
+	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("look into raft store: %w", err)

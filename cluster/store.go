@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	raftFolder    = "raft"
-	raftFile      = "raft.db"
-	snapshotsKept = 2
+	raftFolder      = "raft"
+	raftFile        = "raft.db"
+	snapshotsFolder = "snapshots" // raft's name for it
+	snapshotsKept   = 2
 	// logCacheEntries spare reading back what was just written.
 	logCacheEntries = 512
 	// openTimeout bounds the wait for another process that has the store open;
@@ -64,13 +65,28 @@ func openStore(dir string, log hclog.Logger, failed func(error)) (*store, error)
 		bolt.Close()
 		return nil, fmt.Errorf("open raft snapshots: %w", err)
 	}
+	sound, err := checkSnapshots(filepath.Join(folder, snapshotsFolder), snapshots, bolt, log)
+	if err != nil {
+		bolt.Close()
+		return nil, fmt.Errorf("open raft store: %s: %w", folder, err)
+	}
 	l := newLatch(bolt, bolt, log, failed)
 	cached, err := raft.NewLogCache(logCacheEntries, l)
 	if err != nil {
 		bolt.Close()
 		return nil, fmt.Errorf("open raft store: %w", err)
 	}
-	return &store{bolt: bolt, latched: l, logs: cached, snapshots: snapshots}, nil
+	return &store{bolt: bolt, latched: l, logs: cached, snapshots: sound}, nil
 }
 
 func (s *store) close() error { return s.bolt.Close() }
+
+// holds tells whether there is any entry or snapshot.
+func (s *store) holds() (bool, error) {
+	list, err := s.snapshots.List()
+	if err != nil || len(list) > 0 {
+		return true, err
+	}
+	last, err := s.logs.LastIndex()
+	return last > 0, err
+}

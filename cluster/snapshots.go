@@ -1,0 +1,110 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	boltdb "github.com/hashicorp/raft-boltdb/v2"
+)
+
+// errStoreDamaged: what is left of the metadata does not reach as far as it once
+// did. Raft alone would begin with less, or with nothing, and the streams of what
+// is missing would be nobody's.
+var errStoreDamaged = errors.New("metadata is damaged; put the folder back from a backup of this node, or empty the data directory and let the node join anew if others have its streams")
+
+// soundSnapshots leaves out the snapshots that were damaged when the store was
+// opened. Raft does so itself, but only for some damage, and in silence.
+type soundSnapshots struct {
+	raft.SnapshotStore
+	damaged []string // ids
+}
+
+func (s *soundSnapshots) List() ([]*raft.SnapshotMeta, error) {
+	list, err := s.SnapshotStore.List()
+	return slices.DeleteFunc(list, func(m *raft.SnapshotMeta) bool { return slices.Contains(s.damaged, m.ID) }), err
+}
+
+// storedRaft is what is looked at of a raft store.
+type storedRaft interface {
+	raft.LogStore
+	raft.StableStore
+}
+
+// checkSnapshots reads the snapshots in a folder and keeps those that are whole,
+// if with the log they still hold everything that was there.
+func checkSnapshots(folder string, all raft.SnapshotStore, stored storedRaft, log hclog.Logger) (raft.SnapshotStore, error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	sound := &soundSnapshots{SnapshotStore: all}
+	var newest, once uint64 // indexes: of the newest that is whole, and of any
+	var found, worst string
+	for _, e := range entries {
+		var term, index, at uint64
+		n, _ := fmt.Sscanf(e.Name(), "%d-%d-%d", &term, &index, &at)
+		if n < 3 || !e.IsDir() || strings.HasSuffix(e.Name(), ".tmp") {
+			continue
+		}
+		path := filepath.Join(folder, e.Name())
+		found = path
+		if err := checkSnapshot(all, e.Name(), term, index); err != nil {
+			sound.damaged = append(sound.damaged, e.Name())
+			if index >= once {
+				once, worst = index, fmt.Sprintf("%s: %v", path, err)
+			}
+			continue
+		}
+		newest = max(newest, index)
+	}
+	if once > newest { // an older one may just be half removed
+		log.Error("a snapshot of the metadata is damaged and not used", "snapshot", worst)
+	}
+	term, err := stored.GetUint64([]byte("CurrentTerm"))
+	if err != nil && !errors.Is(err, boltdb.ErrKeyNotFound) {
+		return nil, fmt.Errorf("read raft's term: %w", err)
+	}
+	last, err := stored.LastIndex()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read raft log: %w", err)
+	case found != "" && term == 0:
+		return nil, fmt.Errorf("%s has nothing, though there is a snapshot %s: %w", raftFile, found, errStoreDamaged)
+	case max(newest, last) < once:
+		return nil, fmt.Errorf("%s: %w", worst, errStoreDamaged)
+	}
+	for index := newest + 1; index <= last; index++ {
+		var entry raft.Log
+		if err := stored.GetLog(index, &entry); err != nil {
+			if worst == "" {
+				worst = "the snapshot before it is missing"
+			}
+			return nil, fmt.Errorf("%s lacks index %d (%w), and %s: %w", raftFile, index, err, worst, errStoreDamaged)
+		}
+	}
+	return sound, nil
+}
+
+// checkSnapshot reads one snapshot. Nothing but its name says whether what it
+// says of itself is right.
+func checkSnapshot(all raft.SnapshotStore, id string, term, index uint64) error {
+	meta, source, err := all.Open(id) // compares the checksum
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	if meta.ID != id || meta.Term != term || meta.Index != index {
+		return fmt.Errorf("meta.json is of snapshot %s, term %d, index %d", meta.ID, meta.Term, meta.Index)
+	}
+	if meta.Version < raft.SnapshotVersionMin || meta.Version > raft.SnapshotVersionMax || len(meta.Configuration.Servers) == 0 {
+		return errors.New("meta.json is of no version that is known, or lacks the members")
+	}
+	return nil
+}
