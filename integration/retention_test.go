@@ -152,9 +152,9 @@ func TestRetention_besideDeletions(t *testing.T) {
 		})
 	}
 	last := fmt.Sprint("kept", streams-1)
-	for time.Now().Before(deadline) || r.next[last] <= limit/messageBytes { // else no limit is at work
+	for time.Now().Before(deadline) || r.next[last] <= 3*limit/messageBytes { // else no limit is at work
 		for i := range streams {
-			r.publish(fmt.Sprint("kept", i), 20)
+			r.units(fmt.Sprint("kept", i), 1)
 		}
 	}
 	work.Wait()
