@@ -233,8 +233,27 @@ func (j *Journal) append(record []byte, done func(error), undo func()) {
 	}
 	j.syncer.Submit(f.File, func(err error) {
 		j.synced(f, end, err)
+		if errors.Is(err, vfs.ErrPoisoned) {
+			err = j.again(f)
+		}
 		answer(done, err)
 	})
+}
+
+// again makes durable what was written to a file after its sync had failed and
+// before that was known here: a new file takes it, if none has since.
+func (j *Journal) again(f *journalFile) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if f != j.file {
+		return nil
+	}
+	if j.closed {
+		return ErrClosed
+	}
+	err := j.rewrite()
+	j.suspect = err != nil
+	return err
 }
 
 func answer(done func(error), err error) {
@@ -332,12 +351,16 @@ func (j *Journal) Stats() JournalStats {
 	return s
 }
 
-// close syncs what is left and closes the file.
+// close syncs what is left and closes the file. After a sync that failed, which
+// no later change has made good, a new file takes all that is remembered.
 func (j *Journal) close() error {
 	err := await(j.syncer, func(done func(error)) { j.syncer.Submit(j.file.File, done) })
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.closed = true
+	if err != nil || j.suspect {
+		err = j.rewrite()
+	}
 	j.closeFile(j.file)
 	return err
 }

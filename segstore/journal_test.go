@@ -339,6 +339,26 @@ func TestJournal_failedSync(t *testing.T) {
 	}
 }
 
+// A failed sync that no change came after, as that of a mark nobody waits for, is
+// made good when the store is closed.
+func TestJournal_failedSyncBeforeTheEnd(t *testing.T) {
+	mem := vfs.NewMem()
+	f := newFixture(t, mem, "data")
+	faulty := f.faulty()
+	j := f.store.Journal()
+	faulty.Add(vfs.Rule{Ops: vfs.OpSync, Path: journalName, Times: 1, Fault: vfs.Fault{Err: syscall.EIO, Sync: vfs.BytesLostAtCrash}})
+	if err := awaited(func(done func(error)) { j.Promise(5, 2, done) }); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("got %v", err)
+	}
+	f.log.shut()
+	f.must(f.store.Close())
+	f.fs = mem.Crash(vfs.Policy{}, vfs.Seeded(1))
+	f.open()
+	if s, _ := f.store.Journal().State(5); s.Promise != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func FuzzJournal(f *testing.F) {
 	b := appendJournalBegin(nil, 5)
 	f.Add(bytes.Clone(b))
