@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,13 @@ var (
 	stretchFlag = flag.Int64("stretch", 1, "run so many times longer: another run of the same kind")
 	limitFlag   = flag.Int("failures", 3, "failing seeds after which to stop")
 )
+
+// TestMain lets garbage pile up to nine times what lives: a run holds some MB
+// and throws away hundreds, so that collecting took a quarter of its time.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(800)
+	os.Exit(m.Run())
+}
 
 // seedRange parses a or a..b.
 func seedRange(t *testing.T, s string) (from, to uint64) {

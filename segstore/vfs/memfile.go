@@ -46,9 +46,7 @@ func resize(buf []byte, size int64) []byte {
 	if size <= old {
 		return buf[:size]
 	}
-	buf = slices.Grow(buf, int(size-old))[:size]
-	clear(buf[old:])
-	return buf
+	return append(buf, make([]byte, size-old)...) // zeroed once, amortized
 }
 
 func (m *Mem) write(n *node, p []byte, at int64) {
