@@ -145,12 +145,10 @@ func (c *clusterTest) stop() {
 func (c *clusterTest) finish() {
 	c.t.Helper()
 	c.stop()
-	var names []string
 	var sent, confirmed uint64
 	var stalest time.Duration
 	judged := 0
 	for _, s := range c.streams {
-		names = append(names, s.name)
 		n, m := s.ledger.Counts()
 		sent, confirmed = sent+n, confirmed+m
 		worst, of := s.traffic.Stalest()
@@ -166,7 +164,7 @@ func (c *clusterTest) finish() {
 			}
 		}
 	}
-	if err := c.cluster.SameReplicas(names...); err != nil {
+	if err := c.cluster.SameReplicas(); err != nil {
 		c.t.Error(err)
 	}
 	c.t.Logf("FIGURE %s: %d messages sent, %d confirmed, each once and in order on every node that has a replica; replicas equal on all disks; stored offset at worst %d ms old at a kill (%d checks), goal %d ms",
@@ -515,7 +513,7 @@ func TestCluster_behindRetention(t *testing.T) {
 	if err := s.traffic.Stop(); err != nil {
 		t.Error(err)
 	}
-	if err := c.cluster.SameReplicas(s.name); err != nil {
+	if err := c.cluster.SameReplicas(); err != nil {
 		t.Error(err)
 	}
 }

@@ -327,7 +327,7 @@ func TestReplicas_ofATrimmedStream(t *testing.T) {
 			c.await("it is gone again", s, isGone(fourth))
 		}
 	}
-	if err := c.cluster.SameReplicas(s.name); err != nil {
+	if err := c.cluster.SameReplicas(); err != nil {
 		t.Error(err)
 	}
 }
