@@ -165,7 +165,11 @@ func (k *coordinator) over(x ended) bool {
 // see notes whether a node is there. What it holds is looked at again.
 func (k *coordinator) see(node protocol.NodeID, presence catalog.Presence) {
 	k.mu.Lock()
-	k.gone[node] = presence == catalog.Gone
+	if presence == catalog.Gone {
+		k.gone[node] = true
+	} else {
+		delete(k.gone, node)
+	}
 	k.mu.Unlock()
 	k.post(func(_ *catalog.State, sight *catalog.Sight) { sight.See(node, presence) }, k.held(node)...)
 }
@@ -319,10 +323,8 @@ func (k *coordinator) begin(running bool) {
 	if running {
 		gone := maps.Clone(k.gone)
 		k.events = append(k.events, func(_ *catalog.State, sight *catalog.Sight) {
-			for node, is := range gone {
-				if is {
-					sight.See(node, catalog.Gone)
-				}
+			for node := range gone {
+				sight.See(node, catalog.Gone)
 			}
 		})
 	}

@@ -233,7 +233,7 @@ func (c *Cluster) beginAgain(ctx context.Context) error {
 	return nil
 }
 
-// changed keeps what follows from the catalog's nodes: addresses and links. It
+// nodesChanged keeps what follows from the catalog's nodes: addresses and links. It
 // runs on the applying goroutine.
 func (c *Cluster) nodesChanged(changes []catalog.Change) {
 	view := c.View()
@@ -246,7 +246,9 @@ func (c *Cluster) nodesChanged(changes []catalog.Change) {
 		n, ok := view.Node(change.Node)
 		if !ok {
 			c.book.drop(change.Node)
-			c.presence.forget(change.Node)
+			if c.presence.forget(change.Node) {
+				c.coord.see(change.Node, catalog.Up) // whoever comes under that name begins anew
+			}
 			if c.config.Network != nil {
 				c.config.Network.Forget(change.Node)
 			}

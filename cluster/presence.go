@@ -50,6 +50,9 @@ func (c *Cluster) Linked(node protocol.NodeID, up bool) {
 func (p *presence) set(node protocol.NodeID, up bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.all[node] == nil && !up {
+		return // the end of a link to a node that is no member any more
+	}
 	l := p.of(node)
 	l.was = l.was || up
 	l.up, l.since = up, time.Now()
@@ -80,10 +83,14 @@ func (p *presence) expect(node protocol.NodeID) {
 	p.of(node)
 }
 
-func (p *presence) forget(node protocol.NodeID) {
+// forget drops a node that is no member any more, and tells whether it was said
+// to be gone.
+func (p *presence) forget(node protocol.NodeID) (wasGone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	l := p.all[node]
 	delete(p.all, node)
+	return l != nil && l.said == catalog.Gone
 }
 
 func (p *presence) linked(node protocol.NodeID) bool {

@@ -360,6 +360,9 @@ func TestRemove_comesBack(t *testing.T) {
 	gone.wipe()
 	gone.start(joins)
 	voting(t, sites, 3, 0)
+	for _, s := range rest {
+		until(t, "the new node counts as up on "+string(s.name), func() bool { return s.Up(gone.name) })
+	}
 }
 
 // What would leave the metadata without a majority is refused, and says who is
