@@ -318,7 +318,7 @@ func (c *Cluster) see(node protocol.NodeID, presence catalog.Presence) {
 	if node == c.config.Node {
 		return
 	}
-	c.log.Info("a node is "+presence.String(), "node", node)
+	c.log.Info("a node came or went", "node", node, "now", presence.String())
 	c.coord.see(node, presence)
 	c.voters.nudge()
 }

@@ -46,10 +46,16 @@ type failure struct {
 	Text    string           `json:"text,omitempty"`
 }
 
-// failureCodes are the conditions that keep their meaning between nodes.
-var failureCodes = map[string]error{
-	"unavailable": ErrUnavailable, "no-leader": ErrNoLeader, "stopped": ErrStopped, "removed": ErrRemoved,
-	"twin": ErrTwin, "other-cluster": ErrOtherCluster, "unsafe": catalog.ErrUnsafe, "node-missing": catalog.ErrNodeMissing, "failed": ErrFailed,
+// failureCodes are the conditions that keep their meaning between nodes. Of an
+// error that is several, the first of them counts: the reason goes before the
+// vain wait for its end.
+var failureCodes = []struct {
+	code string
+	is   error
+}{
+	{"removed", ErrRemoved}, {"twin", ErrTwin}, {"other-cluster", ErrOtherCluster}, {"unsafe", catalog.ErrUnsafe},
+	{"node-missing", catalog.ErrNodeMissing}, {"no-leader", ErrNoLeader}, {"unavailable", ErrUnavailable},
+	{"stopped", ErrStopped}, {"failed", ErrFailed},
 }
 
 // remoteError is a failure that came from another node.
@@ -66,9 +72,9 @@ func failureOf(err error) failure {
 	if errors.As(err, &r) {
 		return failure{Refusal: r}
 	}
-	for code, is := range failureCodes {
-		if errors.Is(err, is) {
-			return failure{Code: code, Text: err.Error()}
+	for _, row := range failureCodes {
+		if errors.Is(err, row.is) {
+			return failure{Code: row.code, Text: err.Error()}
 		}
 	}
 	return failure{Text: err.Error()}
@@ -78,7 +84,13 @@ func (f failure) err() error {
 	if f.Refusal != nil {
 		return f.Refusal
 	}
-	return &remoteError{failureCodes[f.Code], f.Text}
+	known := &remoteError{text: f.Text}
+	for _, row := range failureCodes {
+		if row.code == f.Code {
+			known.is = row.is
+		}
+	}
+	return known
 }
 
 // errElsewhere: this node does not lead the metadata, or does not any more.

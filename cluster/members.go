@@ -137,8 +137,8 @@ func (c *Cluster) Meet(ctx context.Context, addr string) (protocol.NodeID, error
 	return w.Me.Node, nil
 }
 
-// Drain moves leaders away from a node and gives it nothing new; with leave its
-// replicas too. No is undrain.
+// Drain moves leaders away from a node and gives it nothing new. Without drain
+// that ends, and so does a removal that has begun.
 func (c *Cluster) Drain(ctx context.Context, node protocol.NodeID, drain bool) error {
 	return c.do(ctx, &catalog.MarkNode{ID: node, Draining: drain})
 }
@@ -218,11 +218,16 @@ func (c *Cluster) removeDeparted(ctx context.Context) {
 			_, _ = c.transferHere(ctx, "") // the next leader removes it
 			return
 		}
-		if err := c.do(ctx, &catalog.RemoveNode{ID: node}); err != nil && !errors.Is(err, catalog.ErrNodeMissing) && ctx.Err() == nil {
+		err := c.do(ctx, &catalog.RemoveNode{ID: node})
+		switch {
+		case err == nil:
+			c.log.Info("a node was removed", "node", node)
+		case ctx.Err() != nil:
+			return // the next leader removes it
+		case !errors.Is(err, catalog.ErrNodeMissing):
 			c.log.Warn("a node could not be removed; it will be tried again", "node", node, "error", err)
 			return
 		}
-		c.log.Info("a node was removed", "node", node)
 	}
 }
 
