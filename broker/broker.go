@@ -245,27 +245,30 @@ func (b *Broker) endpoint(member *catalog.Node) (host string, port int, ok bool)
 	return host, port, err == nil
 }
 
-// local finds a stream and its replica on this node.
-func (b *Broker) local(vhost, name string) (*catalog.Stream, Replica, error) {
+// local finds a stream's replica on this node.
+func (b *Broker) local(vhost, name string) (Replica, error) {
 	stream, ok := b.directory.View().Stream(vhost, name)
 	if !ok {
-		return nil, nil, errStreamMissing
+		return nil, errStreamMissing
 	}
 	replica, ok := b.replicas.Replica(stream.Incarnation)
-	if !ok {
-		return nil, nil, errUnavailable
+	switch {
+	case ok:
+		return replica, nil
+	case replicaOn(stream, b.config.NodeName):
+		return nil, errUnavailable // it is being opened
 	}
-	return stream, replica, nil
+	return nil, errNoReplica
 }
 
-// awaitLeaders waits until each of the streams that exist has a leader, at most
-// until a moment.
+// awaitLeaders waits until each of the streams that exist has a leader, or can't
+// get one now, at most until a moment.
 func (b *Broker) awaitLeaders(vhost string, names []string, until time.Time, leaving, dying <-chan struct{}) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	for {
 		news := b.news.next()
-		if b.allLed(vhost, names) {
+		if b.settled(vhost, names) {
 			return
 		}
 		select {
@@ -280,12 +283,34 @@ func (b *Broker) awaitLeaders(vhost string, names []string, until time.Time, lea
 	}
 }
 
-func (b *Broker) allLed(vhost string, names []string) bool {
+func (b *Broker) settled(vhost string, names []string) bool {
 	view := b.directory.View()
 	for _, name := range names {
-		if stream, ok := view.Stream(vhost, name); ok && !stream.Led() {
+		if stream, ok := view.Stream(vhost, name); ok && b.leaderComes(stream) {
 			return false
 		}
 	}
 	return true
+}
+
+// leaderComes says whether a stream is about to get a leader: it has none, or one
+// whose node is gone while a majority of its replicas could elect another.
+func (b *Broker) leaderComes(stream *catalog.Stream) bool {
+	if !stream.Led() {
+		return true
+	}
+	if b.directory.Up(string(stream.Leader.Node)) {
+		return false
+	}
+	up, of := 0, 0
+	for _, replica := range stream.Replicas {
+		if !replica.Voter {
+			continue
+		}
+		of++
+		if b.directory.Up(string(replica.Node)) {
+			up++
+		}
+	}
+	return 2*up > of
 }

@@ -14,6 +14,9 @@ import (
 type Directory interface {
 	// View is the catalog as this node knows it now. It must not be changed.
 	View() *catalog.State
+	// Up tells whether a node is there, as far as this one sees. It may be wrong
+	// for a moment, and for as long as nodes are cut off from each other alone.
+	Up(node string) bool
 	// Subscribe has changes told, in order, as soon as View shows them. The
 	// function must not block.
 	Subscribe(told func([]catalog.Change)) (cancel func())

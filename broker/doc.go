@@ -9,7 +9,8 @@
 //	            └ writer goroutine: answers, confirms, Deliver frames
 //
 // What needs a stream's leader on another node is asked there (leader.go, lane.go),
-// by requests that forward.go writes down; guests.go serves those of other nodes:
+// and what needs a replica where this node has none (extent.go), by requests that
+// forward.go writes down; guests.go serves those of other nodes:
 //
 //	session → leader ┬ local  ───────────────────────────→ Replica
 //	                 └ remote → lane ═ Peers ═ ServePeer ─→ Replica

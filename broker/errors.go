@@ -15,7 +15,8 @@ var (
 	errVHostAccess       = errors.New("user has no access to the virtual host")
 	errAccess            = errors.New("access refused")
 	errStreamMissing     = errors.New("stream does not exist")
-	errUnavailable       = errors.New("stream has no leader, or no replica on this node, at the moment")
+	errUnavailable       = errors.New("stream has no leader, or no open replica on this node, at the moment")
+	errNoReplica         = errors.New("stream has no replica on this node")
 	errLedElsewhere      = errors.New("another node leads the stream")
 	errTooMany           = errors.New("connection has as many as it may have")
 	errReferenceTooLong  = errors.New("reference is longer than 255 bytes")
@@ -81,6 +82,7 @@ var codes = []struct {
 	{segstore.ErrClosed, wire.CodeStreamNotAvailable},
 	{segstore.ErrDamaged, wire.CodeStreamNotAvailable},
 	{errUnavailable, wire.CodeStreamNotAvailable},
+	{errNoReplica, wire.CodeStreamNotAvailable},
 	{errLedElsewhere, wire.CodeStreamNotAvailable},
 	{errPublisherUnknown, wire.CodeStreamNotAvailable},
 	{errPeer, wire.CodeStreamNotAvailable},

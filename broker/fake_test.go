@@ -30,6 +30,7 @@ type fakeNode struct {
 	count     int
 	replicas  map[chunk.Incarnation]*fakeReplica
 	passwords map[string]string
+	gone      map[string]bool // nodes that are not up
 }
 
 func newFakeNode(t testing.TB, fs vfs.FS, dir string) *fakeNode {
@@ -44,6 +45,7 @@ func newFakeNode(t testing.TB, fs vfs.FS, dir string) *fakeNode {
 		listeners: map[int]func([]catalog.Change){},
 		replicas:  map[chunk.Incarnation]*fakeReplica{},
 		passwords: map[string]string{},
+		gone:      map[string]bool{},
 	}
 	n.do(t, &catalog.PutNode{ID: nodeName, Disk: "d"})
 	n.do(t, &catalog.CreateVHost{Name: "/"})
@@ -97,6 +99,24 @@ func (n *fakeNode) View() *catalog.State {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.state
+}
+
+func (n *fakeNode) Up(node string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return !n.gone[node]
+}
+
+func (n *fakeNode) goes(node string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.gone[node] = true
+}
+
+func (n *fakeNode) comes(node string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.gone, node)
 }
 
 func (n *fakeNode) Subscribe(told func([]catalog.Change)) (cancel func()) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
 )
 
@@ -28,6 +29,13 @@ const (
 	methodOffset
 	// methodStore: for each offset stream u64, value u64, reference text.
 	methodStore
+	// methodExtent: stream u64, of which the node has a replica. The answer: the
+	// first and the last committed chunk's offset i64, -1 if there is none, and
+	// the offset behind the last record i64.
+	methodExtent
+	// methodPlace: stream u64, kind of place u8 as segstore numbers them, offset or
+	// time u64. The answer: where a reader would begin u64.
+	methodPlace
 )
 
 // Status answers a request.
@@ -51,6 +59,8 @@ const (
 	// statusAlarm: publishers are held up there.
 	statusAlarm
 	statusInternal
+	// statusNoOffset: the log has no such place.
+	statusNoOffset
 )
 
 // The conditions that another node answers beside those of replicas.
@@ -79,6 +89,7 @@ var statuses = []struct {
 	{statusPublisher, errPublisherUnknown},
 	{statusMalformed, errMalformedRequest},
 	{statusAlarm, errAlarm},
+	{statusNoOffset, errNoOffset},
 	{statusInternal, errPeer},
 }
 
@@ -219,6 +230,71 @@ func decodeStored(body []byte) (list []stored, err error) {
 		list = append(list, stored{chunk.Incarnation(r.u64()), chunk.Offset(r.u64()), r.text()})
 	}
 	return list, r.end()
+}
+
+func appendStream(body []byte, stream chunk.Incarnation) []byte {
+	return binary.BigEndian.AppendUint64(body, uint64(stream))
+}
+
+func decodeStream(body []byte) (chunk.Incarnation, error) {
+	r := requestReader{rest: body}
+	stream := chunk.Incarnation(r.u64())
+	return stream, r.end()
+}
+
+// append is the answer to methodExtent.
+func (e extent) append(body []byte) []byte {
+	for _, v := range []int64{e.first, e.last, e.next} {
+		body = binary.BigEndian.AppendUint64(body, uint64(v))
+	}
+	return body
+}
+
+func decodeExtent(body []byte) (extent, error) {
+	r := requestReader{rest: body}
+	e := extent{int64(r.u64()), int64(r.u64()), int64(r.u64())}
+	return e, r.end()
+}
+
+// place is the body of methodPlace.
+type place struct {
+	stream chunk.Incarnation
+	spec   segstore.Spec
+}
+
+func (p *place) append(body []byte) []byte {
+	body = append(appendStream(body, p.stream), byte(p.spec.Kind))
+	value := uint64(p.spec.Offset)
+	if p.spec.Kind == segstore.AtTimestamp {
+		value = uint64(p.spec.Timestamp)
+	}
+	return binary.BigEndian.AppendUint64(body, value)
+}
+
+func decodePlace(body []byte) (p place, err error) {
+	r := requestReader{rest: body}
+	p.stream, p.spec.Kind = chunk.Incarnation(r.u64()), segstore.SpecKind(r.u8())
+	switch value := r.u64(); p.spec.Kind {
+	case segstore.AtTimestamp:
+		p.spec.Timestamp = chunk.Timestamp(value)
+	case segstore.AtOffset:
+		p.spec.Offset = chunk.Offset(value)
+	case segstore.First, segstore.Last, segstore.Next:
+		r.failed = r.failed || value != 0
+	default:
+		r.failed = true
+	}
+	return p, r.end()
+}
+
+func appendOffset(body []byte, offset chunk.Offset) []byte {
+	return binary.BigEndian.AppendUint64(body, uint64(offset))
+}
+
+func decodeOffset(body []byte) (chunk.Offset, error) {
+	r := requestReader{rest: body}
+	offset := chunk.Offset(r.u64())
+	return offset, r.end()
 }
 
 func appendText(body []byte, text string) []byte {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/wire"
 )
 
@@ -17,6 +18,8 @@ func goldenRequests() map[string][]byte {
 	frame.Add(42, []byte("abc"))
 	d := declaration{stream: 0x0102030405060708, epoch: 9, publisher: 10, reference: "writer"}
 	q := question{stream: 0x0102030405060708, epoch: 9, reference: "reader"}
+	at := place{stream: 0x0102030405060708, spec: segstore.Spec{Kind: segstore.AtOffset, Offset: 14}}
+	since := place{stream: 0x0102030405060708, spec: segstore.Spec{Kind: segstore.AtTimestamp, Timestamp: 15}}
 	s := stored{stream: 0x0102030405060708, offset: 11, reference: "reader"}
 	return map[string][]byte{
 		"declare":  d.append(nil),
@@ -26,6 +29,12 @@ func goldenRequests() map[string][]byte {
 		"store":    s.append(s.append(nil)),
 		"known":    appendKnown(nil, 13, true),
 		"unknown":  appendKnown(nil, 13, false),
+		"extent":   appendStream(nil, 0x0102030405060708),
+		"extended": extent{16, 17, 18}.append(nil),
+		"empty":    extent{-1, -1, 0}.append(nil),
+		"offset":   at.append(nil),
+		"time":     since.append(nil),
+		"place":    appendOffset(nil, 19),
 	}
 }
 
@@ -68,6 +77,14 @@ func FuzzRequests(f *testing.F) {
 		same("publish", err, appendPublish(nil, publisher, entries, frame))
 		closed, err := decodeClosed(body)
 		same("close", err, appendClosed(nil, closed))
+		stream, err := decodeStream(body)
+		same("extent", err, appendStream(nil, stream))
+		e, err := decodeExtent(body)
+		same("extended", err, e.append(nil))
+		p, err := decodePlace(body)
+		same("place", err, p.append(nil))
+		offset, err := decodeOffset(body)
+		same("offset", err, appendOffset(nil, offset))
 		list, err := decodeStored(body)
 		var again []byte
 		for _, s := range list {

@@ -3,6 +3,7 @@ package broker_test
 import (
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -311,6 +312,73 @@ func TestForward_waitsForTheLeader(t *testing.T) {
 	p.wantConfirms(1, 1, 1)
 }
 
+// TestForward_places: a node without a replica answers where a stream begins and
+// ends, and where a subscription would, as the leader does.
+func TestForward_places(t *testing.T) {
+	n := serveTwo(t, nil)
+	n.created(t, "s")
+	p, leader := n.open(t), n.leader.open(t)
+	same := func(when string) {
+		t.Helper()
+		ask := func(p *peer) map[string]int64 {
+			answer := p.ask(&wire.StreamStats{Correlation: 1, Stream: "s"}).(*wire.StreamStatsResponse)
+			p.wantCode(answer, wire.CodeOK)
+			got := map[string]int64{}
+			for stat := range answer.Stats.All() {
+				got[stat.Name] = stat.Value
+			}
+			return got
+		}
+		if got, want := ask(p), ask(leader); len(got) != 4 || !maps.Equal(got, want) {
+			t.Errorf("%s: stats %v, the leader's %v", when, got, want)
+		}
+		for _, spec := range []wire.OffsetSpec{
+			{Type: wire.OffsetFirst}, {Type: wire.OffsetLast}, {Type: wire.OffsetNext},
+			{Type: wire.OffsetAt, Offset: 12}, {Type: wire.OffsetAt, Offset: 99}, {Type: wire.OffsetTimestamp, Timestamp: 1},
+			{Type: wire.OffsetTimestamp, Timestamp: 1 << 60},
+		} {
+			ask := func(p *peer) uint64 {
+				answer := p.ask(&wire.ResolveOffsetSpec{Correlation: 2, Stream: "s", Offset: spec}).(*wire.ResolveOffsetSpecResponse)
+				p.wantCode(answer, wire.CodeOK)
+				return answer.Offset
+			}
+			if got, want := ask(p), ask(leader); got != want {
+				t.Errorf("%s: %+v is at %d, the leader says %d", when, spec, got, want)
+			}
+		}
+	}
+	same("empty")
+	n.leader.fill(t, "s", 10)
+	n.leader.fill(t, "s", 5)
+	same("two chunks")
+	if got := n.wire.asked(7); got != 2 {
+		t.Errorf("the leader was asked %d times for the extent", got)
+	}
+	n.permit(t, "guest", "/", "", "", "")
+	p.wantCode(p.ask(&wire.StreamStats{Correlation: 1, Stream: "s"}), wire.CodeAccessRefused)
+	p.wantCode(p.ask(&wire.ResolveOffsetSpec{Correlation: 1, Stream: "s", Offset: first}), wire.CodeAccessRefused)
+}
+
+// TestForward_placesWaitForANode: with nobody to ask the answer is held, and then
+// "not available"; never "does not exist".
+func TestForward_placesWaitForANode(t *testing.T) {
+	n := serveTwo(t, func(c *broker.Config) { c.MetadataWait = 20 * time.Millisecond })
+	n.created(t, "s")
+	p := n.open(t)
+	n.goes(nodeName)
+	p.wantCode(p.ask(&wire.StreamStats{Correlation: 1, Stream: "s"}), wire.CodeStreamNotAvailable)
+	p.wantCode(p.ask(&wire.ResolveOffsetSpec{Correlation: 1, Stream: "s", Offset: first}), wire.CodeStreamNotAvailable)
+	p.wantCode(p.ask(&wire.StreamStats{Correlation: 1, Stream: "none"}), wire.CodeStreamDoesNotExist)
+	patient := serveTwo(t, func(c *broker.Config) { c.MetadataWait = patience })
+	patient.created(t, "s")
+	p = patient.open(t)
+	patient.wire.cut()
+	p.send(&wire.StreamStats{Correlation: 1, Stream: "s"})
+	p.wantSilence()
+	patient.wire.mend()
+	p.wantCode(p.read(), wire.CodeOK)
+}
+
 // TestForward_noRights: rights are the entry node's to look at.
 func TestForward_noRights(t *testing.T) {
 	n := serveTwo(t, nil)
@@ -452,6 +520,16 @@ func TestServePeer_badRequests(t *testing.T) {
 		{"sequence", 4, stream + epoch + "0161", done},
 		{"offset cut", 5, stream + epoch + "0261", malformed},
 		{"offset", 5, stream + epoch + "0161", done},
+		{"extent cut", 7, "00000000", malformed},
+		{"extent with bytes behind", 7, stream + "00", malformed},
+		{"extent of no stream", 7, empty, notLeader},
+		{"extent", 7, stream, done},
+		{"place cut", 8, stream + "04", malformed},
+		{"place of no kind", 8, stream + "06" + empty, malformed},
+		{"place of kind 0", 8, stream + "00" + empty, malformed},
+		{"first place with an offset", 8, stream + "01" + number, malformed},
+		{"place on no stream", 8, empty + "01" + empty, notLeader},
+		{"place", 8, stream + "04" + number, done},
 		{"store cut", 6, stream + number, malformed},
 		{"store on no stream", 6, empty + number + "0161", notLeader},
 		{"store", 6, stream + number + "0161", done},

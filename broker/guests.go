@@ -53,6 +53,10 @@ func (b *Broker) ServePeer(node string, method Method, body []byte, reply func(S
 		b.tellSequence(body, reply)
 	case methodOffset:
 		b.tellOffset(body, reply)
+	case methodExtent:
+		b.tellExtent(body, reply)
+	case methodPlace:
+		b.tellPlace(body, reply)
 	case methodStore:
 		answer(b.storeAll(body))
 	default:

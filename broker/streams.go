@@ -1,12 +1,10 @@
 package broker
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/millrace/millrace/cluster/catalog"
-	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/wire"
 )
@@ -95,7 +93,8 @@ func (s *session) deleteStream(name string) (chunk.Incarnation, error) {
 }
 
 // metadata says where streams are. For one without a leader, as during an
-// election, the answer is held for a moment: clients take "no leader" badly.
+// election, the answer is held for a moment: clients take "no leader" badly, and
+// connect in vain to one that is gone.
 func (s *session) metadata(q *wire.Metadata) error {
 	seen := map[string]bool{}
 	var names []string
@@ -134,8 +133,8 @@ func (s *session) streamMetadata(view *catalog.State, nodes *places, name string
 	for _, replica := range stream.Replicas {
 		leads := replica.Node == stream.Leader.Node
 		member, ok := view.Node(replica.Node)
-		if !ok || member.Draining && !leads {
-			continue // no place to connect to
+		if !ok || !leads && (!replica.Voter || member.Draining || !s.broker.directory.Up(string(replica.Node))) {
+			continue // no place to connect to, or one that has not all yet
 		}
 		reference, ok := nodes.reference(member)
 		switch {
@@ -171,87 +170,4 @@ func (p *places) reference(member *catalog.Node) (uint16, bool) {
 	p.numbers[key] = number
 	p.brokers = append(p.brokers, wire.Broker{Reference: number, Host: host, Port: uint32(port)})
 	return number, true
-}
-
-// streamStats answers −1 for what an empty stream does not have. Of one that
-// had messages, the last offset is told still.
-func (s *session) streamStats(q *wire.StreamStats) error {
-	replica, err := s.readable(q.Stream)
-	var e extent
-	if err == nil {
-		e, err = extentOf(replica)
-	}
-	if err != nil {
-		s.refuse(q, err)
-		return nil
-	}
-	s.answer(&wire.StreamStatsResponse{
-		Correlation: q.Correlation, Code: wire.CodeOK,
-		Stats: wire.StatsOf(
-			wire.Stat{Name: wire.StatFirstChunkID, Value: e.first},
-			wire.Stat{Name: wire.StatLastChunkID, Value: e.last},
-			wire.Stat{Name: wire.StatCommittedChunkID, Value: e.last},
-			wire.Stat{Name: wire.StatCommittedOffset, Value: e.next - 1},
-		),
-	})
-	return nil
-}
-
-// extent is which committed chunks a stream has, by their base offsets, -1 where
-// there is none, and the offset behind the last record that it ever had.
-type extent struct{ first, last, next int64 }
-
-// extentOf looks where readers of the first and of the last chunk would begin.
-// A chunk that is not committed yet is none.
-func extentOf(replica Replica) (extent, error) {
-	place := func(kind segstore.SpecKind) (int64, error) {
-		reader, err := replica.Attach(segstore.Spec{Kind: kind})
-		if err != nil {
-			return 0, err
-		}
-		defer reader.Close()
-		return int64(reader.Offset()), nil
-	}
-	first, err := place(segstore.First)
-	if err != nil {
-		return extent{}, err
-	}
-	last, err := place(segstore.Last)
-	if err != nil {
-		return extent{}, err
-	}
-	_, next := replica.Committed() // last, so that it is behind the chunks found
-	if first >= int64(next) {
-		return extent{-1, -1, int64(next)}, nil
-	}
-	return extent{first, last, int64(next)}, nil
-}
-
-// readable returns a stream's replica here if the user may read it.
-func (s *session) readable(name string) (Replica, error) {
-	if !s.may(catalog.Read, name) {
-		return nil, errAccess
-	}
-	_, replica, err := s.broker.local(s.vhost, name)
-	return replica, err
-}
-
-// resolveOffsetSpec tells where a subscription would begin, by beginning one
-// and looking.
-func (s *session) resolveOffsetSpec(q *wire.ResolveOffsetSpec) error {
-	replica, err := s.readable(q.Stream)
-	if err != nil {
-		s.refuse(q, err)
-		return nil
-	}
-	reader, err := replica.Attach(placeOf(q.Offset))
-	if err != nil {
-		s.refuse(q, errors.Join(errNoOffset, err))
-		return nil
-	}
-	defer reader.Close()
-	s.answer(&wire.ResolveOffsetSpecResponse{
-		Correlation: q.Correlation, Code: wire.CodeOK, Offset: uint64(reader.Offset()),
-	})
-	return nil
 }

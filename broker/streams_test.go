@@ -481,14 +481,76 @@ func TestMetadata_namesOtherNodes(t *testing.T) {
 		answer := p.ask(&wire.Metadata{Correlation: 1, Streams: wire.StringsOf("s")}).(*wire.MetadataResponse)
 		return answer.Streams.Slice()[0], answer.Brokers.Slice()
 	}
+	if stream, brokers := ask(); len(brokers) != 1 || len(stream.Replicas) != 0 {
+		t.Fatalf("a replica that is still filled is offered: %+v of %+v", stream, brokers)
+	}
+	h.promote(t, "s", "n2")
 	stream, brokers := ask()
 	if len(brokers) != 2 || len(stream.Replicas) != 1 || brokers[stream.Replicas[0]].Host != "two.example" ||
 		brokers[stream.Replicas[0]].Port != 1234 || brokers[stream.Leader].Host != "localhost" {
 		t.Fatalf("%+v of %+v", stream, brokers)
 	}
+	h.goes("n2")
+	if stream, brokers := ask(); len(brokers) != 1 || len(stream.Replicas) != 0 || stream.Leader != 0 {
+		t.Fatalf("a node that is gone is offered: %+v of %+v", stream, brokers)
+	}
+	h.comes("n2")
+	if stream, _ := ask(); len(stream.Replicas) != 1 {
+		t.Fatalf("a node that is back is not offered: %+v", stream)
+	}
 	h.drain(t, "n2")
 	if stream, brokers := ask(); len(brokers) != 1 || len(stream.Replicas) != 0 || stream.Leader != 0 {
 		t.Fatalf("a drained node is offered: %+v of %+v", stream, brokers)
+	}
+}
+
+// TestMetadata_waitsForAnotherLeader: an answer that would name a leader that is
+// gone is held while there can be another, and the leader is named all the same
+// if none comes.
+func TestMetadata_waitsForAnotherLeader(t *testing.T) {
+	metadata := &wire.Metadata{Correlation: 1, Streams: wire.StringsOf("s")}
+	leader := func(p *peer, answer wire.Command) string {
+		t.Helper()
+		m := answer.(*wire.MetadataResponse)
+		s := m.Streams.Slice()[0]
+		if s.Code != wire.CodeOK || s.Leader == wire.NoLeader {
+			t.Fatalf("%+v", s)
+		}
+		return m.Brokers.Slice()[s.Leader].Host
+	}
+	start := func(wait time.Duration) (*house, *peer) {
+		h := serve(t, func(c *broker.Config) { c.MetadataWait = wait })
+		p := h.open(t)
+		p.create("s")
+		for node, addr := range map[string]string{"n2": "two.example:1234", "n3": "three.example:1234"} {
+			h.addReplica(t, "s", node, addr)
+			h.promote(t, "s", node)
+		}
+		h.depose(t, "s")
+		h.electOther(t, "s", "n2")
+		return h, p
+	}
+	h, p := start(patience)
+	if got := leader(p, p.ask(metadata)); got != "two.example" {
+		t.Fatalf("the leader is at %s", got)
+	}
+	h.goes("n2")
+	p.send(metadata)
+	p.wantSilence()
+	h.depose(t, "s")
+	p.wantSilence()
+	h.electOther(t, "s", "n3")
+	if got := leader(p, p.read()); got != "three.example" {
+		t.Fatalf("the leader is at %s", got)
+	}
+	h.goes("n3") // one of three can elect nobody
+	if got := leader(p, p.ask(metadata)); got != "three.example" {
+		t.Fatalf("the leader is at %s", got)
+	}
+	h, p = start(20 * time.Millisecond)
+	h.goes("n2")
+	if got := leader(p, p.ask(metadata)); got != "two.example" {
+		t.Fatalf("the leader is at %s", got)
 	}
 }
 

@@ -97,8 +97,11 @@ func (s *session) addSubscription(q *wire.Subscribe) (*subscription, error) {
 	case !mayRead:
 		return nil, errAccess
 	}
-	_, replica, err := s.broker.local(s.vhost, q.Stream)
-	if err != nil {
+	var replica Replica
+	if err := s.awaitLeader(func() (err error) {
+		replica, err = s.broker.local(s.vhost, q.Stream)
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	t, err := s.tieTo(q.Stream)

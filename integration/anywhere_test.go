@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,8 +14,9 @@ import (
 
 // TestCluster_clientsAnywhere has clients publish, store and ask on any node of
 // three while a stream's leader is killed: what is confirmed is there, once and
-// in order; what is stored is the same on every node; a reference that is
-// declared on one node ends its publisher on another.
+// in order; what is stored is the same on every node, and each tells where any
+// stream begins and ends; a reference that is declared on one node ends its
+// publisher on another.
 func TestCluster_clientsAnywhere(t *testing.T) {
 	c := newClusterTest(t)
 	for _, s := range c.streams {
@@ -36,6 +38,7 @@ func TestCluster_clientsAnywhere(t *testing.T) {
 		c.level(s)
 	}
 	c.sameOffsets(c.streams[0].name)
+	c.placesAnywhere()
 	c.fencesAcross()
 	c.finish()
 }
@@ -60,6 +63,52 @@ func (c *clusterTest) sameOffsets(stream string) {
 			defer asking.Close()
 			if got, err := asking.QueryOffset(ctx, reference, stream); err != nil || got != value {
 				c.t.Errorf("stored %d on %s; node %s answers %d (%v)", value, at.Name, other.Name, got, err)
+			}
+		}
+	}
+}
+
+// placesAnywhere asks every node where a stream begins and ends, and where a
+// subscription would, of which one node has a replica.
+func (c *clusterTest) placesAnywhere() {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), usableWithin)
+	defer cancel()
+	const stream, messages = "single", 30
+	conn := c.dial(c.cluster.Nodes[0])
+	defer conn.Close()
+	if err := conn.Create(ctx, stream, map[string]string{"initial-cluster-size": "1"}); err != nil {
+		c.t.Fatal(err)
+	}
+	confirmed := make(chan []uint64, messages)
+	p, err := conn.DeclarePublisher(ctx, client.PublisherConfig{Stream: stream, Confirmed: func(ids []uint64) { confirmed <- slices.Clone(ids) }})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for id := range uint64(messages) {
+		c.send(p, id)
+	}
+	for n := 0; n < messages; {
+		select {
+		case ids := <-confirmed:
+			n += len(ids)
+		case <-ctx.Done():
+			c.t.Fatal("the publisher gets no confirm")
+		}
+	}
+	for _, at := range c.cluster.Nodes {
+		asking := c.dial(at)
+		defer asking.Close()
+		stats, err := asking.Stats(ctx, stream)
+		if err != nil || stats["first_chunk_id"] != 0 || stats["committed_offset"] != messages-1 {
+			c.t.Errorf("node %s answers %v (%v)", at.Name, stats, err)
+		}
+		for spec, want := range map[wire.OffsetSpec]uint64{
+			{Type: wire.OffsetFirst}: 0, {Type: wire.OffsetNext}: messages, {Type: wire.OffsetLast}: uint64(stats["last_chunk_id"]),
+			{Type: wire.OffsetTimestamp, Timestamp: time.Now().UnixMilli() + 1_000_000}: messages,
+		} {
+			if got, err := asking.ResolveOffset(ctx, stream, spec); err != nil || got != want {
+				c.t.Errorf("node %s says that %+v is at %d (%v), want %d", at.Name, spec, got, err, want)
 			}
 		}
 	}

@@ -54,6 +54,8 @@ func (d directory) CreateStream(ctx context.Context, q broker.CreateStream) erro
 	return d.Cluster.CreateStream(ctx, cluster.CreateStream{VHost: q.VHost, Name: q.Name, Arguments: q.Arguments, Creator: q.Creator})
 }
 
+func (d directory) Up(node string) bool { return d.Cluster.Up(protocol.NodeID(node)) }
+
 func (d directory) CreateSuperStream(ctx context.Context, q broker.CreateSuperStream) error {
 	return d.Cluster.CreateSuperStream(ctx, cluster.NewSuperStream{
 		VHost: q.VHost, Name: q.Name, Partitions: q.Partitions, Arguments: q.Arguments, Creator: q.Creator,
