@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-tracking kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long partition-test partition-long replicas-long
+.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-tracking kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long replicas-long
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -39,8 +39,10 @@ kill-test: ## kill -9 at ROUNDS (10) random moments under load
 	KILL_ROUNDS=$(ROUNDS) go test ./integration -run '^TestKill$$' -count 1 -timeout 60m -v
 cluster-test: ## kill -9 of nodes in a cluster of three under load, CLUSTER_KILLS (5) times
 	CLUSTER_KILLS=$(or $(CLUSTER_KILLS),5) go test ./integration -run '^TestCluster' -count 1 -timeout 30m -v
-cluster-long: ## the same for longer: 20 kills, 4 nodes that hang for 10 s, 10 times all nodes at once, 100 moves of leaders
-	CLUSTER_KILLS=20 CLUSTER_PAUSES=4 CLUSTER_KILL_ALL=10 CLUSTER_TRANSFERS=100 CLUSTER_QUIET=1 go test ./integration -run '^TestCluster' -count 1 -timeout 60m -v
+cluster-long: ## the same for longer: 20 kills, 4 nodes that hang for 10 s, 10 times all nodes at once
+	CLUSTER_KILLS=20 CLUSTER_PAUSES=4 CLUSTER_KILL_ALL=10 go test ./integration -run '^TestCluster' -count 1 -timeout 60m -v
+transfers-long: ## 100 moves of leaders under load, on a quiet machine: the longest gap, and where the time goes
+	CLUSTER_TRANSFERS=100 CLUSTER_QUIET=1 go test ./integration -run '^TestCluster_transfers$$' -count 1 -timeout 10m -v
 partition-test: ## cut the nodes of a cluster from each other under load, in PARTITIONS (4, at most 7) ways
 	PARTITIONS=$(or $(PARTITIONS),4) go test ./integration -run '^TestPartition' -count 1 -timeout 30m -v
 partition-long: ## the same in all 7 ways

@@ -265,6 +265,8 @@ type reign struct {
 	sight *catalog.Sight
 	start time.Time
 	stuck map[chunk.Incarnation]*stuckness
+	// passages are the leaders that were asked to make way.
+	passages map[chunk.Incarnation]*passage
 
 	wakeAt  protocol.Tick // when to look at waiting again; 0 is never
 	waiting map[chunk.Incarnation]struct{}
@@ -284,6 +286,7 @@ func (k *coordinator) run(ctx context.Context) {
 	r := &reign{
 		coordinator: k, ctx: ctx, sight: catalog.NewSight(), start: time.Now(),
 		stuck: make(map[chunk.Incarnation]*stuckness), waiting: make(map[chunk.Incarnation]struct{}),
+		passages: make(map[chunk.Incarnation]*passage),
 	}
 	defer r.calls.Wait()
 	k.begin(true)
@@ -371,8 +374,10 @@ func (r *reign) round() {
 		r.calls.Go(func() { r.install(i) })
 	}
 	for _, h := range steps.Handovers { // each for itself: a slow one must not keep the others silent
+		r.passages[h.Stream] = &passage{from: h.From, epoch: h.Epoch + 1, begun: time.Now()}
 		r.calls.Go(func() { r.handOver(h) })
 	}
+	r.passing(view, streams, &steps)
 	r.note(view, streams, &steps)
 	r.command(&steps)
 }
@@ -533,9 +538,13 @@ func (r *reign) handOver(h catalog.Handover) {
 	err := r.c.config.Fencer.HandOver(ctx, h)
 	r.post(func(view *catalog.State, sight *catalog.Sight) {
 		if s, ok := view.Incarnation(h.Stream); ok && err == nil {
+			if p := r.passages[h.Stream]; p != nil {
+				p.reached(0, time.Now())
+			}
 			sight.HandedOver(s, h.Epoch, h.To)
 			return
 		}
+		delete(r.passages, h.Stream)
 		sight.HandoverFailed(h.Stream, h.Epoch, r.tick())
 	}, h.Stream)
 }

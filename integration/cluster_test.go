@@ -366,48 +366,6 @@ func (c *clusterTest) moveBy(asked *harness.Node, s *clusterStream, to *harness.
 	}
 }
 
-const (
-	// transferGapGoal is the longest time that publishers may be without a confirm
-	// when a leader moves; make cluster-long holds a quiet machine to it.
-	transferGapGoal = 200 * time.Millisecond
-	// transferGapMax is the same for a machine that others use too.
-	transferGapMax = time.Second
-)
-
-// TestCluster_transfers moves leaders from node to node under load.
-func TestCluster_transfers(t *testing.T) {
-	c := newClusterTest(t)
-	c.start()
-	transfers := number(t, "CLUSTER_TRANSFERS", 6)
-	var gaps []time.Duration
-	for i := range transfers {
-		s := c.streams[i%len(c.streams)]
-		from := c.cluster.Leader(s.name)
-		to := c.cluster.Others(from)[i%2]
-		s.traffic.Gap()
-		c.moveBy(c.cluster.Nodes[i%3], s, to)
-		c.flows()
-		gaps = append(gaps, s.traffic.Gap())
-		if now := c.cluster.Leader(s.name); now != to {
-			t.Errorf("%s went from %s to %s, not to %s", s.name, from.Name, now.Name, to.Name)
-		}
-		if err := c.cluster.AwaitFollowed(s.name); err != nil {
-			t.Fatal(err)
-		}
-	}
-	slices.Sort(gaps)
-	longest, median := gaps[len(gaps)-1], gaps[len(gaps)/2]
-	t.Logf("FIGURE cluster transfers: %d leaders moved under load: gap median %d ms, longest %d ms, goal %d ms", transfers, median.Milliseconds(), longest.Milliseconds(), transferGapGoal.Milliseconds())
-	most := transferGapMax
-	if os.Getenv("CLUSTER_QUIET") != "" {
-		most = transferGapGoal
-	}
-	if longest > most {
-		t.Errorf("the longest gap is %v", longest)
-	}
-	c.finish()
-}
-
 // TestCluster_refills takes from one node what it holds: a bit flips in a sealed
 // segment of one stream, and the folder of another is lost. The segment is
 // fetched from a peer, the replica is entered anew and filled, and both count

@@ -29,6 +29,7 @@ step sim make sim SEEDS=1..20000 RESULTS="$notes/sim.results"
 step mutants-sim make mutants-sim RESULTS="$notes/mutants.results"
 step overtake make overtake-long
 step cluster make cluster-long
+step transfers make transfers-long
 step partition make partition-long
 step replicas make replicas-long
 step bench make bench

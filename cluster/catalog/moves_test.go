@@ -44,6 +44,40 @@ func TestNextSteps_transfer(t *testing.T) {
 	}
 }
 
+// A transfer does not wait for a voter that has nothing to add; but for the old
+// leader, which may hold offsets that were stored while it handed over.
+func TestNextSteps_transferWaitsForNoThird(t *testing.T) {
+	for _, x := range []struct {
+		reports []protocol.NodeID
+		want    string
+	}{
+		{[]protocol.NodeID{"n1", "n3"}, "elect n3"},
+		{[]protocol.NodeID{"n2", "n3"}, "wake 101"},
+		{[]protocol.NodeID{"n1", "n2"}, "wake 101"},
+	} {
+		g := newStage(t, "n1", "n2", "n3")
+		g.settle("s", "n1", "n2", "n3")
+		s := g.get("s")
+		g.transfer("s", "n3")
+		g.expect("s", "n1 hands over to n3")
+		g.sight.HandedOver(s, 1, "n3")
+		grants := NextSteps(g.state, g.sight, []chunk.Incarnation{s.Incarnation}, g.tick).Grants
+		g.ok(&GrantEpochs{Streams: grants})
+		g.expect("s", "fence n1, fence n2, fence n3")
+		for _, n := range x.reports {
+			g.report("s", n, 1, 9)
+		}
+		g.expect("s", x.want)
+		// The next election is one like any other.
+		g.elect(g.get("s"), "n3")
+		g.ok(&GrantEpochs{Streams: []Grant{{Stream: s.Incarnation, Epoch: 3}}})
+		g.expect("s", "fence n1, fence n2, fence n3")
+		g.report("s", "n1", 2, 10)
+		g.report("s", "n3", 2, 10)
+		g.expect("s", "wake 101")
+	}
+}
+
 func TestNextSteps_transferWaitsForItsTarget(t *testing.T) {
 	g := newStage(t, "n1", "n2")
 	g.settle("s", "n1", "n2")

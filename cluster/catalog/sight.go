@@ -68,9 +68,15 @@ type progress struct {
 	installing bool // the leader is being told
 	installed  bool // the leader said that it leads
 	over       bool // the leader said that it does not, or no longer
-	// heir is the replica that it has handed over to (D4).
-	heir protocol.NodeID
+	// passed is how the epoch ended, and before the one before it, if by handing
+	// over (D4).
+	passed, before succession
 }
+
+// succession is one leader's making way for another: what it had is committed and
+// durable at the heir, and it takes no message any more. So nobody else holds
+// more than the two of them, and offsets that were stored since are its alone.
+type succession struct{ from, to protocol.NodeID }
 
 type refusal struct {
 	node   protocol.NodeID
@@ -108,8 +114,11 @@ func (g *Sight) Forget(i chunk.Incarnation) {
 func (g *Sight) of(s *Stream) *progress {
 	p := g.streams[s.Incarnation]
 	if p == nil || p.epoch != s.Epoch {
-		p = &progress{epoch: s.Epoch}
-		g.streams[s.Incarnation] = p
+		next := &progress{epoch: s.Epoch}
+		if p != nil && p.epoch+1 == s.Epoch {
+			next.before = p.passed
+		}
+		g.streams[s.Incarnation], p = next, next
 	}
 	return p
 }
@@ -192,7 +201,7 @@ func (g *Sight) HandedOver(s *Stream, e chunk.Epoch, heir protocol.NodeID) {
 	delete(g.handing, s.Incarnation)
 	g.Over(s, e)
 	if s.Epoch == e {
-		g.of(s).heir = heir
+		g.of(s).passed = succession{s.Leader.Node, heir}
 	}
 }
 
@@ -215,6 +224,13 @@ func (p *progress) later(now protocol.Tick) {
 	}
 	p.pause = min(max(2*p.pause, retryFirst), retryMost)
 	p.retry = now + p.pause
+}
+
+// settled tells whether an election's outcome can't change any more: all voters
+// that were asked have answered, or both sides of a handing over have and its
+// heir wins.
+func (p *progress) settled(winner protocol.NodeID) bool {
+	return len(p.asked) == 0 || p.before.to == winner && p.reported(p.before.from)
 }
 
 func (p *progress) reported(node protocol.NodeID) bool {

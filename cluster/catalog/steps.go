@@ -131,7 +131,7 @@ func (d *decider) led(s *Stream) {
 	p := d.sight.of(s)
 	switch {
 	case p.over, d.sight.Present(s.Leader.Node) == Gone && d.majorityUp(s):
-		d.steps.Grants = append(d.steps.Grants, Grant{Stream: s.Incarnation, Epoch: s.Epoch + 1, Prefer: p.heir})
+		d.steps.Grants = append(d.steps.Grants, Grant{Stream: s.Incarnation, Epoch: s.Epoch + 1, Prefer: p.passed.to})
 	case p.installed:
 		d.handOver(s, p)
 	case p.installing:
@@ -156,7 +156,7 @@ func (d *decider) elect(s *Stream) {
 	decision := protocol.SelectLeader(s.Epoch, p.reports, s.Configuration(), d.preference(s)...)
 	enough := decision.Kind == protocol.Elected
 	switch {
-	case enough && (len(p.asked) == 0 || d.now >= p.since+fencePatience):
+	case enough && (p.settled(decision.Node) || d.now >= p.since+fencePatience):
 		p.inheritance = decision.Inheritance
 		d.steps.Elected = append(d.steps.Elected, Assign{
 			Stream: s.Incarnation, Epoch: s.Epoch, Node: decision.Node, Run: decision.Run, ConfigVersion: s.ConfigVersion,

@@ -152,6 +152,33 @@ func (f *Traffic) Gap() time.Duration {
 	return worst
 }
 
+// Outage is what a publisher went through in its longest time without a confirm.
+// Told, Reached and Declared are zero if it stayed with its connection.
+type Outage struct {
+	Last     time.Time // confirm before
+	Told     time.Time // that its leader leads no more
+	Reached  time.Time // the next leader
+	Declared time.Time // itself there
+	First    time.Time // confirm after
+}
+
+// Length is how long it was.
+func (o Outage) Length() time.Duration { return o.First.Sub(o.Last) }
+
+// Outage returns the longest of any publisher that has ended since the last call
+// of Gap or Outage.
+func (f *Traffic) Outage() (worst Outage) {
+	for _, p := range f.publishers {
+		p.mu.Lock()
+		if p.outage.Length() > worst.Length() {
+			worst = p.outage
+		}
+		p.mu.Unlock()
+	}
+	f.Gap()
+	return worst
+}
+
 // AwaitConfirms waits until each publisher has had something confirmed that it
 // sent from now on.
 func (f *Traffic) AwaitConfirms(ctx context.Context) error {
@@ -204,7 +231,8 @@ type persistent struct {
 	highest     uint64            // the highest id confirmed
 	unconfirmed map[uint64][]byte // bodies by id
 	last        time.Time         // of the last confirm
-	gap         time.Duration     // the longest between two
+	outage      Outage            // the longest time between two
+	change      Outage            // of the connection, the last
 	refused     bool              // since the last connection
 }
 
@@ -214,8 +242,26 @@ func (p *persistent) run(ctx context.Context) {
 		if conn == nil {
 			return
 		}
+		p.note(&p.change.Reached)
 		p.publish(ctx, conn)
+		p.told()
 		conn.Abort()
+	}
+}
+
+// note sets one of the times of the last change of the connection.
+func (p *persistent) note(of *time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	*of = time.Now()
+}
+
+// told notes that a connection has led nowhere, the first since a confirm.
+func (p *persistent) told() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.change.Told.After(p.last) {
+		p.change.Told = time.Now()
 	}
 }
 
@@ -253,6 +299,7 @@ func (p *persistent) publish(ctx context.Context, conn *client.Conn) {
 		}
 		return
 	}
+	p.note(&p.change.Declared)
 	if p.resend(pub) != nil {
 		return
 	}
@@ -329,7 +376,13 @@ func (p *persistent) sendNew(pub *client.Publisher) error {
 func (p *persistent) confirmed(ids []uint64) {
 	p.mu.Lock()
 	now := time.Now()
-	p.gap, p.last = max(p.gap, now.Sub(p.last)), now
+	if now.Sub(p.last) > p.outage.Length() {
+		p.outage = Outage{Last: p.last, First: now}
+		if p.change.Reached.After(p.last) {
+			p.outage.Told, p.outage.Reached, p.outage.Declared = p.change.Told, p.change.Reached, p.change.Declared
+		}
+	}
+	p.last = now
 	for _, id := range ids {
 		delete(p.unconfirmed, id)
 		p.highest = max(p.highest, id)
@@ -349,11 +402,11 @@ func (p *persistent) confirmedUpTo() uint64 {
 func (p *persistent) takeGap() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	gap := p.gap
+	gap := p.outage.Length()
 	if len(p.unconfirmed) > 0 {
 		gap = max(gap, time.Since(p.last))
 	}
-	p.gap = 0
+	p.outage = Outage{}
 	return gap
 }
 
