@@ -463,6 +463,27 @@ func TestForward_alarmOnTheLeader(t *testing.T) {
 	p.wantConfirms(1, 1, 2)
 }
 
+// TestForward_alarmOutlivesTheLink: what waits for an alarm's end goes with the
+// link that it came by, since nobody waits for it any more.
+func TestForward_alarmOutlivesTheLink(t *testing.T) {
+	n := serveTwo(t, nil)
+	n.created(t, "s")
+	p, q := n.open(t), n.leader.open(t)
+	p.declare(1, "", "s")
+	q.declare(1, "", "s")
+	n.leader.broker.SetAlarm("disk", true)
+	p.publish(1, 1, "lost")
+	eventually(t, "the leader's node has it", func() bool { return n.wire.asked(2) == 1 })
+	n.wire.cut()
+	n.wire.mend()
+	n.leader.broker.SetAlarm("disk", false)
+	q.publish(1, 1, "kept")
+	q.wantConfirms(1, 1, 1)
+	if _, next := n.replica(t, "s").Committed(); next != 1 {
+		t.Errorf("%d messages are stored, want 1", next)
+	}
+}
+
 // TestServePeer_badRequests: another node's nonsense is answered, and changes
 // nothing.
 func TestServePeer_badRequests(t *testing.T) {

@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/replication"
@@ -15,12 +17,7 @@ type guests struct {
 	mu     sync.Mutex // guards byNode
 	byNode map[string]map[uint64]*localPublisher
 
-	// waiting are batches that came while an alarm holds publishers up; the links'
-	// credit bounds them.
-	waiting struct {
-		sync.Mutex
-		batches []guestBatch
-	}
+	waiting guestQueue
 }
 
 // guestsMax bounds what one node may have here: every publisher that its
@@ -116,41 +113,79 @@ func (b *Broker) publishGuest(node string, body []byte, reply func(Status, []byt
 	}
 	batch := takeBatch()
 	fillBatch(batch, &frame)
-	b.takeGuest(guestBatch{p, batch, reply})
+	b.takeGuest(guestBatch{node, p, batch, reply, time.Now().Add(publishPatience)})
 	return nil
-}
-
-// guestBatch is a batch of another node's client, and answers for it.
-type guestBatch struct {
-	publisher *localPublisher
-	batch     *replication.Batch
-	reply     func(Status, []byte)
 }
 
 // takeGuest hands a batch over, behind those that wait for the end of an alarm.
 func (b *Broker) takeGuest(g guestBatch) {
-	w := &b.guests.waiting
-	w.Lock()
-	defer w.Unlock()
-	if len(w.batches) > 0 || b.alarms.on() {
-		w.batches = append(w.batches, g)
+	b.guests.waiting.add(g, time.Now(), b.alarms.on)
+}
+
+// takeGuests hands over what waited for the end of an alarm.
+func (b *Broker) takeGuests() {
+	b.guests.waiting.publish(time.Now(), b.alarms.on)
+}
+
+// guestBatch is a batch of another node's client, and answers for it.
+type guestBatch struct {
+	node      string
+	publisher *localPublisher
+	batch     *replication.Batch
+	reply     func(Status, []byte)
+	until     time.Time // then the node gives it up
+}
+
+// guestQueue holds batches that came while an alarm holds publishers up. The
+// link's credit bounds them, and comes back for those that the other node gives
+// up or that its link took along: they leave the queue too.
+type guestQueue struct {
+	mu      sync.Mutex   // guards batches; held while they are handed over, so that none overtakes
+	batches []guestBatch // as they came, which is also as they are given up
+}
+
+// add takes a batch in if others wait or an alarm is on, and else hands it over.
+func (q *guestQueue) add(g guestBatch, now time.Time, held func() bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.giveUp(func(g *guestBatch) bool { return now.After(g.until) })
+	if len(q.batches) > 0 || held() {
+		q.batches = append(q.batches, g)
 		return
 	}
 	g.publish()
 }
 
-// takeGuests hands over what waited for the end of an alarm.
-func (b *Broker) takeGuests() {
-	w := &b.guests.waiting
-	w.Lock()
-	defer w.Unlock()
-	if b.alarms.on() {
+// publish hands over what waits, unless an alarm is on again.
+func (q *guestQueue) publish(now time.Time, held func() bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if held() {
 		return
 	}
-	for _, g := range w.batches {
+	q.giveUp(func(g *guestBatch) bool { return now.After(g.until) })
+	for _, g := range q.batches {
 		g.publish()
 	}
-	w.batches = nil
+	q.batches = nil
+}
+
+// forget gives up what came from a node whose link broke.
+func (q *guestQueue) forget(node string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.giveUp(func(g *guestBatch) bool { return g.node == node })
+}
+
+// giveUp expects mu to be held.
+func (q *guestQueue) giveUp(which func(*guestBatch) bool) {
+	q.batches = slices.DeleteFunc(q.batches, func(g guestBatch) bool {
+		if !which(&g) {
+			return false
+		}
+		g.settled(g.batch, replication.ErrUnavailable)
+		return true
+	})
 }
 
 func (g guestBatch) publish() {
@@ -266,6 +301,7 @@ func (g *guests) remove(node string, number uint64) {
 
 // forget ends all publishers of a node.
 func (g *guests) forget(node string) {
+	g.waiting.forget(node)
 	g.mu.Lock()
 	of := g.byNode[node]
 	delete(g.byNode, node)
