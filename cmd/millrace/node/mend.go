@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,11 +28,12 @@ type mender struct {
 	// other messages.
 	compared, differing atomic.Uint64
 
-	mu      sync.Mutex // guards the two below
+	wake chan struct{} // capacity 1
+
+	mu      sync.Mutex // guards all below
 	damaged map[chunk.Incarnation]*attempt
 	// told are differences that the log has been told of.
 	told map[difference]bool
-	wake chan struct{} // capacity 1
 }
 
 // attempt is when to try again what has failed, and the wait after that.
@@ -96,8 +98,10 @@ func (m *mender) found(stream chunk.Incarnation) {
 func (m *mender) mendAll(ctx context.Context) {
 	for {
 		due, rest := m.due(time.Now())
-		for _, stream := range due {
-			m.mend(ctx, stream)
+		for stream, try := range due {
+			if m.mend(ctx, stream) {
+				m.over(stream, try)
+			}
 		}
 		if len(due) > 0 {
 			continue // it took its time
@@ -114,24 +118,35 @@ func (m *mender) mendAll(ctx context.Context) {
 	}
 }
 
-// due lists the streams whose time has come, or returns how long none's will.
-func (m *mender) due(now time.Time) (list []chunk.Incarnation, rest time.Duration) {
+// due returns the streams whose time has come, or how long none's will.
+func (m *mender) due(now time.Time) (due map[chunk.Incarnation]*attempt, rest time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	rest = mendMost
+	due, rest = map[chunk.Incarnation]*attempt{}, mendMost
 	for stream, p := range m.damaged {
 		if wait := p.at.Sub(now); wait > 0 {
 			rest = min(rest, wait)
 			continue
 		}
-		list = append(list, stream)
+		due[stream] = p
 		p.at, p.wait = now.Add(p.wait), min(2*p.wait, mendMost)
 	}
-	return list, rest
+	return due, rest
 }
 
-// mend tries once to fetch what is damaged in a stream's log here.
-func (m *mender) mend(ctx context.Context, stream chunk.Incarnation) {
+// over forgets a stream's damage, unless more of it was found since the attempt
+// began.
+func (m *mender) over(stream chunk.Incarnation, try *attempt) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.damaged[stream] == try {
+		delete(m.damaged, stream)
+	}
+}
+
+// mend tries once to fetch what is damaged in a stream's log here. True: it is
+// whole again, gone, or beyond help.
+func (m *mender) mend(ctx context.Context, stream chunk.Incarnation) bool {
 	ctx, cancel := context.WithTimeout(ctx, mendPatience)
 	defer cancel()
 	done, err := figures{m.n}.Repair(ctx, stream)
@@ -140,12 +155,10 @@ func (m *mender) mend(ctx context.Context, stream chunk.Incarnation) {
 	}
 	alone := errors.Is(err, admin.ErrNoPeer) && m.alone(stream)
 	if err == nil && len(done.Damaged) == 0 || errors.Is(err, admin.ErrNoReplica) || errors.Is(err, catalog.ErrStreamMissing) || alone {
-		m.mu.Lock()
-		delete(m.damaged, stream) // whole again, gone, or beyond help
-		m.mu.Unlock()
-		return
+		return true
 	}
 	m.n.log.Warn("a log is damaged still; it will be tried again", "stream", stream.String(), "left", len(done.Damaged), "error", err)
+	return false
 }
 
 func (m *mender) alone(stream chunk.Incarnation) bool {
@@ -155,6 +168,13 @@ func (m *mender) alone(stream chunk.Incarnation) bool {
 
 // compareAll holds the replicas here that follow against their leaders'.
 func (m *mender) compareAll(ctx context.Context) {
+	view := m.n.cluster.View()
+	m.mu.Lock()
+	maps.DeleteFunc(m.told, func(d difference, _ bool) bool {
+		_, exists := view.Incarnation(d.stream)
+		return !exists
+	})
+	m.mu.Unlock()
 	m.n.replicas.Replicas(func(r *replication.Replica) {
 		s, ok := m.n.cluster.View().Incarnation(r.Incarnation())
 		if !ok || s.Leader.Node == "" || string(s.Leader.Node) == m.n.config.NodeName || ctx.Err() != nil {

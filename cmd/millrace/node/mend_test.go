@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/replication"
 )
@@ -38,5 +39,29 @@ func TestMend_compare(t *testing.T) {
 		if _, err := decodeBoundaries(bad); !errors.Is(err, errAnswer) {
 			t.Errorf("%d bytes: %v", len(bad), err)
 		}
+	}
+}
+
+// TestMend_foundMeanwhile: damage that is found while an attempt is under way is
+// mended too, whatever becomes of the attempt.
+func TestMend_foundMeanwhile(t *testing.T) {
+	m := newMender(nil)
+	now := time.Now()
+	m.found(1)
+	due, _ := m.due(now)
+	if len(due) != 1 {
+		t.Fatalf("%d streams are due, want 1", len(due))
+	}
+	if again, rest := m.due(now); len(again) != 0 || rest != mendFirst {
+		t.Errorf("%d streams are due at once again, the next in %v", len(again), rest)
+	}
+	m.found(1)
+	m.over(1, due[1])
+	if due, _ = m.due(now); len(due) != 1 {
+		t.Error("what was found meanwhile is forgotten")
+	}
+	m.over(1, due[1])
+	if due, rest := m.due(now.Add(time.Hour)); len(due) != 0 || rest != mendMost {
+		t.Errorf("after the mending %d streams are due, the next in %v", len(due), rest)
 	}
 }
