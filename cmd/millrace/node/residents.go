@@ -66,6 +66,8 @@ type residents struct {
 	dirty []chunk.Incarnation
 	// wake has one place: there is something in dirty.
 	wake chan struct{}
+	// pauses are how long the streams rested that failed last.
+	pauses map[chunk.Incarnation]time.Duration
 }
 
 // settlesMax bounds the streams that are settled at a time.
@@ -76,6 +78,7 @@ func newResidents(c *config.Config, store *segstore.Store, replicas *replication
 		node: protocol.NodeID(c.NodeName), store: store, replicas: replicas, tracking: c.Tracking, log: log,
 		places: make(chan struct{}, settlesMax), wake: make(chan struct{}, 1),
 		heard: map[chunk.Incarnation]*catalog.Stream{}, deleted: map[chunk.Incarnation]time.Time{}, busy: map[chunk.Incarnation]bool{},
+		pauses: map[chunk.Incarnation]time.Duration{},
 	}
 	r.free = sync.NewCond(&r.mu)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
@@ -358,12 +361,32 @@ func (r *residents) end(i chunk.Incarnation) {
 	}
 }
 
-// settlePause is how long something that failed rests.
-const settlePause = time.Second
+// settlePause is how long a stream rests that failed; twice as long each time
+// that it fails again, so that one for which only an operator can do something
+// does not fill the log.
+const (
+	settlePause     = time.Second
+	settlePauseMost = 16 * time.Second
+)
 
 // later settles a stream after a pause.
 func (r *residents) later(i chunk.Incarnation) {
-	time.AfterFunc(settlePause, func() { r.touch(i) })
+	time.AfterFunc(r.pause(i), func() { r.touch(i) })
+}
+
+// pause returns how long a stream that has failed rests now.
+func (r *residents) pause(i chunk.Incarnation) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pauses[i] = min(max(2*r.pauses[i], settlePause), settlePauseMost)
+	return r.pauses[i]
+}
+
+// settled notes that a stream is as it should be.
+func (r *residents) settled(i chunk.Incarnation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.pauses, i)
 }
 
 // settle makes this node's replica of a stream what it should be.
@@ -373,7 +396,10 @@ func (r *residents) settle(i chunk.Incarnation) {
 		r.giveUp(i)
 		return
 	}
-	if err := r.start(s); err != nil && r.ctx.Err() == nil && !errors.Is(err, errEnteringAnew) {
+	switch err := r.start(s); {
+	case err == nil, errors.Is(err, errEnteringAnew):
+		r.settled(i)
+	case r.ctx.Err() == nil:
 		r.log.Warn("start a replica; it will be tried again", "stream", s.Name, "vhost", s.VHost, "error", err)
 		r.later(i)
 	}
@@ -384,7 +410,10 @@ func (r *residents) settle(i chunk.Incarnation) {
 func (r *residents) giveUp(i chunk.Incarnation) {
 	r.removing.Lock()
 	defer r.removing.Unlock()
-	if err := r.replicas.Remove(r.ctx, i); err != nil && r.ctx.Err() == nil {
+	switch err := r.replicas.Remove(r.ctx, i); {
+	case err == nil:
+		r.settled(i)
+	case r.ctx.Err() == nil:
 		r.log.Warn("remove a stream's files; it will be tried again", "stream", i.String(), "error", err)
 		r.later(i)
 	}
@@ -459,8 +488,8 @@ func (r *residents) propose(i chunk.Incarnation) {
 
 // tell brings a replica what the metadata says of it: its entry, if that is
 // newer than the one it knows itself by, the configuration, and how the stream
-// is kept. A replica that waits to be entered anew hears of that by registered alone: the entry that the
-// catalog has now may be from before its damage.
+// is kept. A replica that waits to be entered anew hears of that by registered
+// alone: the entry that the catalog has now may be from before its damage.
 func (r *residents) tell(s *catalog.Stream) {
 	entry, _ := s.Replica(r.node)
 	state, _ := r.store.Journal().State(s.Incarnation)
