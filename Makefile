@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-tracking kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long replicas-long
+.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-cluster bench-tracking kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long replicas-long
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -26,6 +26,8 @@ fuzz: ## fuzz every target for FUZZTIME (5s) each, or those that FUZZ matches ("
 	scripts/fuzz.sh
 bench: build ## produce, consume, e2e at 100 B and 1 KiB beside this disk's own figures (PROFILE=1: CPU profiles)
 	scripts/bench.sh
+bench-cluster: build ## three nodes beside one node, and with TLS between them: publish, consume, end to end (TIME=3s each, PROFILE=1)
+	MILLRACE_BINARY=$(CURDIR)/bin/millrace BENCH_CLUSTER=$(or $(TIME),3s) BENCH_PROFILE=$(if $(PROFILE),$(CURDIR)/build/bench-cluster) go test ./integration -run '^TestBenchCluster$$' -count 1 -timeout 10m -v
 bench-tracking: build ## what 50,000 stored offsets a second cost a publisher, in one run, and what 1 and 255 names do
 	scripts/bench-tracking.sh
 	go test ./replication -run '^$$' -bench '^BenchmarkPublish_names$$' -benchtime 2s -count 3

@@ -33,6 +33,7 @@ step transfers make transfers-long
 step partition make partition-long
 step replicas make replicas-long
 step bench make bench
+step bench-cluster make bench-cluster
 step bench-tracking make bench-tracking
 step crash-states make crash-states
 step readers go test -race ./segstore -run '^TestReaders_' -count 1 -timeout 60m -v -crowd.readers 500 -crowd.rounds 200

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -32,21 +33,32 @@ type Cluster struct {
 // are added to every node's command line.
 func StartCluster(t testing.TB, n int, args ...string) *Cluster {
 	t.Helper()
-	return startCluster(t, n, nil, args)
+	return startCluster(t, n, nil, sharedSecret, args)
 }
 
-// startCluster has the nodes reach each other by way of a network, if one is
-// given.
-func startCluster(t testing.TB, n int, network *Network, args []string) *Cluster {
+// identity makes what nodes prove themselves with to each other in dir, and
+// returns each node's arguments for it.
+type identity func(t testing.TB, dir string) func(node string) []string
+
+// sharedSecret is the identity by one secret for all.
+func sharedSecret(t testing.TB, dir string) func(node string) []string {
 	t.Helper()
-	dir := t.TempDir()
-	c := &Cluster{t: t}
 	secret := filepath.Join(dir, "secret")
 	var random [32]byte
 	_, _ = rand.Read(random[:]) // never fails
 	if err := os.WriteFile(secret, []byte(hex.EncodeToString(random[:])+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return func(string) []string { return []string{"--cluster-secret-file", secret} }
+}
+
+// startCluster has the nodes reach each other by way of a network, if one is
+// given.
+func startCluster(t testing.TB, n int, network *Network, prove identity, args []string) *Cluster {
+	t.Helper()
+	dir := t.TempDir()
+	c := &Cluster{t: t}
+	proof := prove(t, dir)
 	ports := freePorts(t, 4*n)
 	var join []string
 	for i := range n {
@@ -61,10 +73,10 @@ func startCluster(t testing.TB, n int, network *Network, args []string) *Cluster
 		c.Nodes = append(c.Nodes, &Node{
 			t: t, Name: name, DataDir: filepath.Join(dir, name), log: &lockedBuffer{}, command: "server",
 			Stream: at[0], HTTP: "http://" + at[1], Management: "http://localhost:0",
-			args: append([]string{
+			args: slices.Concat([]string{
 				"--node-name", name, "--node-addr", at[2], "--node-advertised", join[i], "--gossip-addr", at[3], "--advertised-host", "localhost",
-				"--cluster-secret-file", secret, "--bootstrap-expect", fmt.Sprint(n), "--join", strings.Join(join, ","),
-			}, args...),
+				"--bootstrap-expect", fmt.Sprint(n), "--join", strings.Join(join, ","),
+			}, proof(name), args),
 		})
 	}
 	t.Cleanup(func() {

@@ -70,7 +70,7 @@ func (r *Runner) consumers(ctx context.Context, load Load, from wire.OffsetSpec,
 	var list []*consumer
 	for i := range load.Consumers {
 		stream := r.Streams[i%len(r.Streams)]
-		conn, err := client.DialLeader(ctx, r.Config, stream)
+		conn, err := r.dialReplica(ctx, stream)
 		if err != nil {
 			return nil, fmt.Errorf("consumer %d: %w", i+1, err)
 		}
@@ -87,6 +87,14 @@ func (r *Runner) consumers(ctx context.Context, load Load, from wire.OffsetSpec,
 		list = append(list, c)
 	}
 	return list, nil
+}
+
+// dialReplica connects to a broker from which a stream is read.
+func (r *Runner) dialReplica(ctx context.Context, stream string) (*client.Conn, error) {
+	if r.Here {
+		return client.Dial(ctx, r.Config)
+	}
+	return client.DialLeader(ctx, r.Config, stream)
 }
 
 func (c *consumer) deliver(d *client.Delivery) {

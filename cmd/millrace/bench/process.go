@@ -57,16 +57,22 @@ func (p *Process) cpuTime() (time.Duration, error) {
 	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
 }
 
+// Used is the CPU time since Watch.
+func (p *Process) Used() (time.Duration, error) {
+	now, err := p.cpuTime()
+	return now - p.cpu, err
+}
+
 // into puts what the process used since Watch into r.
 func (p *Process) into(r *Result) error {
 	if p == nil || p.pid == 0 || r.Messages == 0 {
 		return nil
 	}
-	cpu, err := p.cpuTime()
+	used, err := p.Used()
 	if err != nil {
 		return err
 	}
-	r.ServerCPU = float64((cpu - p.cpu).Microseconds()) / float64(r.Messages)
+	r.ServerCPU = float64(used.Microseconds()) / float64(r.Messages)
 	r.ServerRSS, err = p.peakRSS()
 	return err
 }

@@ -22,6 +22,9 @@ type Runner struct {
 	Config  client.Config
 	Streams []string // one or more; producers and consumers take turns on them
 	Server  *Process // nil: not watched
+	// Here has consumers read from the broker at Config.Addr, whether it leads
+	// their streams or not.
+	Here bool
 	Counters
 }
 

@@ -39,6 +39,7 @@ type benchOptions struct {
 	format     string
 	name       string
 	keep       bool
+	here       bool
 	serverPID  int
 	cpuProfile string
 }
@@ -68,6 +69,7 @@ func benchLoad(t *terminal, kind, short string, defaults bench.Load) *cobra.Comm
 	}
 	if kind != "produce" {
 		f.IntVar(&o.load.Consumers, "consumers", defaults.Consumers, "consumers, each with a connection of its own")
+		f.BoolVar(&o.here, "here", false, "consumers read from the broker at --stream, whether it leads or not")
 	}
 	f.BoolVar(&o.keep, "keep", false, "do not delete the streams")
 	f.IntVar(&o.serverPID, "server-pid", 0, "process id of the broker on this machine, to measure its CPU and memory")
@@ -109,7 +111,7 @@ func (o *benchOptions) run(ctx context.Context, t *terminal) error {
 	if err != nil {
 		return err
 	}
-	runner := &bench.Runner{Config: cfg}
+	runner := &bench.Runner{Config: cfg, Here: o.here}
 	made, err := o.makeStreams(ctx, cfg, runner)
 	if err != nil {
 		return streamProblem(err, o.access.addr, o.name)
