@@ -38,7 +38,7 @@ type coordinator struct {
 
 	mu      sync.Mutex // guards the inbox below
 	running bool
-	dirty   map[chunk.Incarnation]struct{} // streams to look at
+	agenda  *catalog.Agenda
 	events  []func(*catalog.State, *catalog.Sight)
 	waiters map[chunk.Incarnation][]*waiter
 	gone    map[protocol.NodeID]bool
@@ -55,7 +55,7 @@ type waiter struct {
 func newCoordinator(c *Cluster) *coordinator {
 	return &coordinator{
 		c:       c,
-		dirty:   make(map[chunk.Incarnation]struct{}),
+		agenda:  catalog.NewAgenda(),
 		waiters: make(map[chunk.Incarnation][]*waiter),
 		gone:    make(map[protocol.NodeID]bool),
 		wake:    make(chan struct{}, 1),
@@ -88,32 +88,12 @@ func (c *Cluster) lead() {
 
 // changed is told by the machine; it runs on the applying goroutine.
 func (k *coordinator) changed(changes []catalog.Change) {
+	view := k.c.View()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, change := range changes {
-		switch {
-		case change.Kind == catalog.NodeChanged:
-			for _, i := range k.held(change.Node) {
-				k.touch(i)
-			}
-		case change.Kind != catalog.StreamChanged:
-		case change.Stream == nil:
-			k.touch(change.Before.Incarnation)
-		default:
-			k.touch(change.Stream.Incarnation)
-		}
+	if k.running && k.agenda.Changed(view, changes) {
+		k.nudge()
 	}
-}
-
-// held returns the streams with a replica on a node.
-func (k *coordinator) held(node protocol.NodeID) []chunk.Incarnation {
-	var held []chunk.Incarnation
-	for s := range k.c.View().Streams() {
-		if _, ok := s.Replica(node); ok {
-			held = append(held, s.Incarnation)
-		}
-	}
-	return held
 }
 
 // touch expects mu to be held.
@@ -121,7 +101,7 @@ func (k *coordinator) touch(i chunk.Incarnation) {
 	if !k.running {
 		return // a reign begins with all streams
 	}
-	k.dirty[i] = struct{}{}
+	k.agenda.Touch(i)
 	k.nudge()
 }
 
@@ -140,9 +120,7 @@ func (k *coordinator) post(event func(*catalog.State, *catalog.Sight), streams .
 		return false
 	}
 	k.events = append(k.events, event)
-	for _, i := range streams {
-		k.dirty[i] = struct{}{}
-	}
+	k.agenda.Touch(streams...)
 	k.nudge()
 	return true
 }
@@ -171,13 +149,13 @@ func (k *coordinator) see(node protocol.NodeID, presence catalog.Presence) {
 		delete(k.gone, node)
 	}
 	k.mu.Unlock()
-	k.post(func(_ *catalog.State, sight *catalog.Sight) { sight.See(node, presence) }, k.held(node)...)
+	k.post(func(_ *catalog.State, sight *catalog.Sight) { sight.See(node, presence) }, k.c.View().Held(node)...)
 }
 
 // restarted notes that a node runs anew: whether its replicas lead is asked
 // again.
 func (k *coordinator) restarted(node protocol.NodeID) {
-	k.post(func(view *catalog.State, sight *catalog.Sight) { sight.Restarted(view, node) }, k.held(node)...)
+	k.post(func(view *catalog.State, sight *catalog.Sight) { sight.Restarted(view, node) }, k.c.View().Held(node)...)
 }
 
 // isUp says whether a node may be given something new.
@@ -267,9 +245,6 @@ type reign struct {
 	stuck map[chunk.Incarnation]*stuckness
 	// passages are the leaders that were asked to make way.
 	passages map[chunk.Incarnation]*passage
-
-	wakeAt  protocol.Tick // when to look at waiting again; 0 is never
-	waiting map[chunk.Incarnation]struct{}
 }
 
 // stuckness is a stream's lack of a leader.
@@ -285,8 +260,7 @@ func (k *coordinator) run(ctx context.Context) {
 	}
 	r := &reign{
 		coordinator: k, ctx: ctx, sight: catalog.NewSight(), start: time.Now(),
-		stuck: make(map[chunk.Incarnation]*stuckness), waiting: make(map[chunk.Incarnation]struct{}),
-		passages: make(map[chunk.Incarnation]*passage),
+		stuck: make(map[chunk.Incarnation]*stuckness), passages: make(map[chunk.Incarnation]*passage),
 	}
 	defer r.calls.Wait()
 	k.begin(true)
@@ -313,7 +287,7 @@ func (k *coordinator) run(ctx context.Context) {
 func (k *coordinator) begin(running bool) {
 	k.mu.Lock()
 	k.running = running
-	clear(k.dirty)
+	k.agenda = catalog.NewAgenda()
 	k.events = nil
 	if !running { // whoever waits asks the next leader
 		for _, waiters := range k.waiters {
@@ -353,10 +327,13 @@ func (k *coordinator) touchAll() {
 func (r *reign) tick() protocol.Tick { return protocol.Tick(time.Since(r.start).Milliseconds()) + 1 }
 
 func (r *reign) untilWake() time.Duration {
-	if r.wakeAt == 0 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	wake, now := r.agenda.Wake(), r.tick()
+	if wake == 0 {
 		return sweepInterval
 	}
-	return time.Duration(max(r.wakeAt, r.tick())-r.tick()) * time.Millisecond
+	return time.Duration(max(wake, now)-now) * time.Millisecond
 }
 
 // round looks once at all that has changed.
@@ -401,30 +378,21 @@ func (r *reign) command(steps *catalog.Steps) {
 	}
 }
 
-// take empties the inbox, and adds who waited for the time.
+// take empties the inbox.
 func (r *reign) take() ([]chunk.Incarnation, []func(*catalog.State, *catalog.Sight)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.wakeAt != 0 && r.wakeAt <= r.tick() {
-		maps.Copy(r.dirty, r.waiting)
-		clear(r.waiting)
-		r.wakeAt = 0
-	}
-	streams := slices.Sorted(maps.Keys(r.dirty))
+	streams := r.agenda.Take(r.tick())
 	events := r.events
-	clear(r.dirty)
 	r.events = nil
 	return streams, events
 }
 
 // note keeps what a round came to: who waits, who is stuck, who is led.
 func (r *reign) note(view *catalog.State, streams []chunk.Incarnation, steps *catalog.Steps) {
-	for _, i := range steps.Waiting {
-		r.waiting[i] = struct{}{}
-	}
-	if steps.Wake != 0 && (r.wakeAt == 0 || steps.Wake < r.wakeAt) {
-		r.wakeAt = steps.Wake
-	}
+	r.mu.Lock()
+	r.agenda.Keep(steps)
+	r.mu.Unlock()
 	for _, s := range steps.Stuck {
 		r.complain(s)
 		r.release(s.Stream.Incarnation, fmt.Errorf("%w: stream %q: %s", ErrNoLeader, s.Stream.Name, s.Reason), true)

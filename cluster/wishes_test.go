@@ -63,7 +63,9 @@ func TestProposed_replacesAReplica(t *testing.T) {
 	}
 	learner, _ := stream(c).Replica("n2")
 	before := c.View().Version()
-	c.changeVoters([]taken{{wish{i, protocol.ProposePromote, "n2"}, protocol.Proposal{Registration: learner.Registration}, settlement{}}})
+	unsettled := catalog.NewWishes("n1")
+	unsettled.Add(i, protocol.Proposal{Kind: protocol.ProposePromote, Node: "n2", Registration: learner.Registration})
+	c.changeVoters(unsettled.Take())
 	if c.View().Version() != before {
 		t.Fatal("a change of voters was proposed before they were settled")
 	}
@@ -101,11 +103,9 @@ func TestProposed_settledUnheard(t *testing.T) {
 	cancel()
 	unreached := &Cluster{config: c.config, log: c.log, meta: c.meta, wishes: c.wishes, done: over}
 	unreached.failure.ch = make(chan struct{})
-	at := settlement{stream(c).Epoch, stream(c).ConfigVersion}
-	unreached.changeVoters([]taken{{
-		wish{i, protocol.ProposeSettled, "n1"},
-		protocol.Proposal{Kind: protocol.ProposeSettled, Node: "n1", Epoch: at.epoch, Config: at.version}, at,
-	}})
+	once := catalog.NewWishes("n1")
+	once.Add(i, protocol.Proposal{Kind: protocol.ProposeSettled, Node: "n1", Epoch: stream(c).Epoch, Config: stream(c).ConfigVersion})
+	unreached.changeVoters(once.Take())
 	eventually(t, c, "n1 is no voter", func(*catalog.State) bool { return !voter(c, "n1")(nil) })
 }
 
