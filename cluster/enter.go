@@ -189,10 +189,10 @@ func (c *Cluster) replace(ctx context.Context, put *catalog.PutNode, boot string
 	if err != nil {
 		return err
 	}
-	if err := majorityWithout(servers, put.ID, up); err != nil {
+	if err := catalog.MajorityWithout(votersOf(servers), put.ID, up); err != nil {
 		return fmt.Errorf("%w: %q comes with an empty disk: %w", catalog.ErrUnsafe, put.ID, err)
 	}
-	if streams := lostWithout(c.View(), put.ID, up); len(streams) > 0 {
+	if streams := c.View().LostWithout(put.ID, up); len(streams) > 0 {
 		return fmt.Errorf("%w: %q comes with an empty disk, and without what it had these streams have too few replicas that answer: %s; "+
 			"bring its old data directory back, or delete them", catalog.ErrUnsafe, put.ID, some(streams))
 	}

@@ -14,15 +14,6 @@ import (
 	"github.com/millrace/millrace/replication/protocol"
 )
 
-type lostMajority struct {
-	left, there int
-	missing     []protocol.NodeID
-}
-
-func (e *lostMajority) Error() string {
-	return fmt.Sprintf("of the %d voters on metadata that are left, %d are here; %v are missing", e.left, e.there, e.missing)
-}
-
 // Member is a node of the cluster as its leader sees it.
 type Member struct {
 	catalog.Node
@@ -161,43 +152,13 @@ func (c *Cluster) removeHere(ctx context.Context, node protocol.NodeID) (nothing
 		return nothing{}, err
 	}
 	up := func(n protocol.NodeID) bool { return n == c.config.Node || c.coord.isUp(n) }
-	if err := majorityWithout(servers, node, up); err != nil {
+	if err := catalog.MajorityWithout(votersOf(servers), node, up); err != nil {
 		return nothing{}, fmt.Errorf("%w: without %q the metadata could not change any more: %w", catalog.ErrUnsafe, node, err)
 	}
-	if streams := lostWithout(c.View(), node, up); len(streams) > 0 {
+	if streams := c.View().LostWithout(node, up); len(streams) > 0 {
 		return nothing{}, fmt.Errorf("%w: without %q these streams have too few replicas that answer: %s", catalog.ErrUnsafe, node, some(streams))
 	}
 	return nothing{}, c.do(ctx, &catalog.MarkNode{ID: node, Draining: true, Leaving: true})
-}
-
-// lostWithout returns the streams that would be left without a majority, or
-// without any replica that can move.
-func lostWithout(view *catalog.State, node protocol.NodeID, up func(protocol.NodeID) bool) []string {
-	var names []string
-	for s := range view.Streams() {
-		if _, holds := s.Replica(node); !holds {
-			continue
-		}
-		voters, clean, spare := 0, 0, 0
-		for _, r := range s.Replicas {
-			if r.Voter {
-				voters++
-				if !r.Aside && up(r.Node) {
-					clean++
-					if r.Node != node {
-						spare++
-					}
-				}
-			}
-		}
-		// A node that is there can hand over by itself; one that is not must
-		// leave a majority behind.
-		if up(node) && 2*clean > voters || !up(node) && 2*spare > voters {
-			continue
-		}
-		names = append(names, s.Name)
-	}
-	return names
 }
 
 // some names a few of many.

@@ -2,8 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
-	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -216,29 +214,13 @@ func (c *Cluster) level(ctx context.Context, node protocol.NodeID) bool {
 	return err == nil && w.Applied+nearlyLevel >= c.meta.shown.at()
 }
 
-// majorityWithout says what is wrong with taking a voter out: those that are
-// left must be able to go on.
-func majorityWithout(servers []raft.Server, node protocol.NodeID, up func(protocol.NodeID) bool) error {
-	left, there := 0, 0
-	var missing []protocol.NodeID
+// votersOf are the nodes that vote.
+func votersOf(servers []raft.Server) []protocol.NodeID {
+	var voters []protocol.NodeID
 	for _, s := range servers {
-		id := protocol.NodeID(s.ID)
-		if s.Suffrage != raft.Voter || id == node {
-			continue
-		}
-		left++
-		if up(id) {
-			there++
-		} else {
-			missing = append(missing, id)
+		if s.Suffrage == raft.Voter {
+			voters = append(voters, protocol.NodeID(s.ID))
 		}
 	}
-	switch {
-	case left == 0:
-		return errors.New("it is the only voter on metadata")
-	case 2*there <= left:
-		slices.Sort(missing)
-		return &lostMajority{left, there, missing}
-	}
-	return nil
+	return voters
 }

@@ -450,30 +450,35 @@ func (r *residents) start(s *catalog.Stream) error {
 	return nil
 }
 
-// openFiles opens the replica's files, or makes them. Only who never was here
-// may begin empty under the entry that came with the stream: one that has lost
-// what it acknowledged must not count (D1).
+// openFiles opens the replica's files, or makes them.
 func (r *residents) openFiles(s *catalog.Stream) error {
 	entry, _ := s.Replica(r.node)
 	of := replication.Stream{Incarnation: s.Incarnation, Name: LogName(s.VHost, s.Name), Settings: settings(s.Arguments, &r.tracking)}
-	state, remembered := r.store.Journal().State(s.Incarnation)
 	var err error
-	switch {
-	case r.store.Has(s.Incarnation):
+	switch s.Residence(r.node, r.found(s.Incarnation)) {
+	case catalog.OpenFiles:
 		_, err = r.replicas.Open(of, false)
-	case remembered && uint64(entry.Registration) <= state.Registration, entry.Registration > 0 && !entry.Aside:
-		if len(s.Voters()) == 1 && entry.Voter {
-			return fmt.Errorf("%w: they were the only ones of %q; put them back from a backup, or delete the stream", segstore.ErrMissing, s.Name)
-		}
+	case catalog.MakeEmpty:
+		_, err = r.replicas.Open(of, true)
+	case catalog.JoinEmpty:
+		_, err = r.replicas.Join(of, s.Epoch, entry.Registration)
+	case catalog.LostAlone:
+		return fmt.Errorf("%w: they were the only ones of %q; put them back from a backup, or delete the stream", segstore.ErrMissing, s.Name)
+	case catalog.EnterAnew:
 		r.log.Warn("a replica's files are gone; it is entered anew and filled by its leader", "stream", s.Name, "vhost", s.VHost)
 		r.propose(s.Incarnation)
 		return errEnteringAnew
-	case entry.Registration == 0:
-		_, err = r.replicas.Open(of, true)
-	default:
-		_, err = r.replicas.Join(of, s.Epoch, entry.Registration)
 	}
 	return err
+}
+
+// found is what is on this node's disk of a replica.
+func (r *residents) found(i chunk.Incarnation) catalog.Found {
+	state, remembered := r.store.Journal().State(i)
+	return catalog.Found{
+		Files: r.store.Has(i), Remembered: remembered, Registration: protocol.Registration(state.Registration),
+		Forgotten: state.Aside == segstore.AsideJournalLost,
+	}
 }
 
 // propose has this node's replica of a stream entered anew.
@@ -489,16 +494,15 @@ func (r *residents) propose(i chunk.Incarnation) {
 // tell brings a replica what the metadata says of it: its entry, if that is
 // newer than the one it knows itself by, the configuration, and how the stream
 // is kept. A replica that waits to be entered anew hears of that by registered
-// alone: the entry that the catalog has now may be from before its damage.
+// alone.
 func (r *residents) tell(s *catalog.Stream) {
-	entry, _ := s.Replica(r.node)
-	state, _ := r.store.Journal().State(s.Incarnation)
-	switch {
-	case uint64(entry.Registration) <= state.Registration, state.Aside == segstore.AsideJournalLost:
-	case entry.Aside:
+	switch s.Entry(r.node, r.found(s.Incarnation)) {
+	case catalog.EntryIsNew:
+		entry, _ := s.Replica(r.node)
 		r.replicas.BeginRegistered(s.Incarnation, s.Epoch, entry.Registration, ignore)
-	default: // it counts, as one that this replica knows nothing of
+	case catalog.EntryOfOther:
 		r.propose(s.Incarnation)
+	case catalog.EntryKnown:
 	}
 	r.replicas.BeginConfigure(s.Incarnation, s.Configuration(), ignore)
 	if replica, ok := r.replicas.Replica(s.Incarnation); ok {
