@@ -20,32 +20,33 @@ var openAPI []byte
 // same list; a test compares the two.
 func (s *Server) routes() []route {
 	return append([]route{
-		{"GET", "/healthz", anyone, (*Server).healthz},
-		{"GET", "/readyz", anyone, (*Server).readyz},
-		{"GET", "/metrics", anyone, (*Server).metrics},
-		{"GET", "/metrics/streams", anyone, (*Server).streamMetrics},
-		{"GET", "/api/v1/openapi.yaml", anyone, (*Server).description},
-		{"GET", "/api/v1/status", operator, (*Server).status},
-		{"GET", "/api/v1/streams", operator, (*Server).listStreams},
-		{"POST", "/api/v1/streams", administrator, (*Server).createStream},
-		{"GET", "/api/v1/streams/{vhost}/{stream}", operator, (*Server).describeStream},
-		{"DELETE", "/api/v1/streams/{vhost}/{stream}", administrator, (*Server).deleteStream},
-		{"GET", "/api/v1/streams/{vhost}/{stream}/retention", operator, (*Server).retention},
-		{"PUT", "/api/v1/streams/{vhost}/{stream}/retention", administrator, (*Server).setRetention},
-		{"POST", "/api/v1/streams/{vhost}/{stream}/retention/run", administrator, (*Server).runRetention},
-		{"PUT", "/api/v1/streams/{vhost}/{stream}/leader", administrator, (*Server).moveLeader},
-		{"GET", "/api/v1/streams/{vhost}/{stream}/segments", operator, (*Server).listSegments},
-		{"GET", "/api/v1/streams/{vhost}/{stream}/segments/{file}/chunks", operator, (*Server).listChunks},
-		{"POST", "/api/v1/streams/{vhost}/{stream}/verify", operator, (*Server).verifyStream},
-		{"GET", "/api/v1/streams/{vhost}/{stream}/tracking", operator, (*Server).listTracking},
-		{"GET", "/api/v1/streams/{vhost}/{stream}/tracking/{reference}", operator, (*Server).getTracking},
-		{"PUT", "/api/v1/streams/{vhost}/{stream}/tracking/{reference}", administrator, (*Server).setTracking},
-		{"DELETE", "/api/v1/streams/{vhost}/{stream}/tracking/{reference}", administrator, (*Server).deleteTracking},
-		{"POST", "/api/v1/streams/{vhost}/{stream}/tracking/copy", administrator, (*Server).copyTracking},
-		{"POST", "/api/v1/streams/{vhost}/{stream}/tracking/expire", administrator, (*Server).expireTracking},
-		{"POST", "/api/v1/streams/{vhost}/{stream}/repair", administrator, (*Server).repairStream},
-		{"GET", "/api/v1/connections", operator, (*Server).listConnections},
-		{"DELETE", "/api/v1/connections/{name}", administrator, (*Server).closeConnection},
+		{"GET", "/healthz", anyone, here, (*Server).healthz},
+		{"GET", "/readyz", anyone, here, (*Server).readyz},
+		{"GET", "/metrics", anyone, here, (*Server).metrics},
+		{"GET", "/metrics/streams", anyone, here, (*Server).streamMetrics},
+		{"GET", "/api/v1/openapi.yaml", anyone, here, (*Server).description},
+		{"GET", "/api/v1/status", operator, here, (*Server).status},
+		{"GET", "/api/v1/streams", operator, here, (*Server).listStreams},
+		{"POST", "/api/v1/streams", administrator, here, (*Server).createStream},
+		{"GET", "/api/v1/streams/{vhost}/{stream}", operator, atNamed, (*Server).describeStream},
+		{"DELETE", "/api/v1/streams/{vhost}/{stream}", administrator, here, (*Server).deleteStream},
+		{"GET", "/api/v1/streams/{vhost}/{stream}/retention", operator, atLeader, (*Server).retention},
+		{"PUT", "/api/v1/streams/{vhost}/{stream}/retention", administrator, here, (*Server).setRetention},
+		{"POST", "/api/v1/streams/{vhost}/{stream}/retention/run", administrator, atLeader, (*Server).runRetention},
+		{"PUT", "/api/v1/streams/{vhost}/{stream}/leader", administrator, here, (*Server).moveLeader},
+		{"GET", "/api/v1/streams/{vhost}/{stream}/segments", operator, atReplica, (*Server).listSegments},
+		{"GET", "/api/v1/streams/{vhost}/{stream}/segments/{file}/chunks", operator, atReplica, (*Server).listChunks},
+		{"POST", "/api/v1/streams/{vhost}/{stream}/verify", operator, atNamed, (*Server).verifyStream},
+		{"GET", "/api/v1/streams/{vhost}/{stream}/tracking", operator, atLeader, (*Server).listTracking},
+		{"GET", "/api/v1/streams/{vhost}/{stream}/tracking/{reference}", operator, atLeader, (*Server).getTracking},
+		{"PUT", "/api/v1/streams/{vhost}/{stream}/tracking/{reference}", administrator, atLeader, (*Server).setTracking},
+		{"DELETE", "/api/v1/streams/{vhost}/{stream}/tracking/{reference}", administrator, atLeader, (*Server).deleteTracking},
+		{"POST", "/api/v1/streams/{vhost}/{stream}/tracking/copy", administrator, atLeader, (*Server).copyTracking},
+		{"POST", "/api/v1/streams/{vhost}/{stream}/tracking/expire", administrator, atLeader, (*Server).expireTracking},
+		{"POST", "/api/v1/streams/{vhost}/{stream}/repair", administrator, atNamed, (*Server).repairStream},
+		{"GET", "/api/v1/replicas", operator, here, (*Server).ownReplicas},
+		{"GET", "/api/v1/connections", operator, here, (*Server).listConnections},
+		{"DELETE", "/api/v1/connections/{name}", administrator, here, (*Server).closeConnection},
 	}, slices.Concat(s.clusterRoutes(), s.replicaRoutes(), profileRoutes(), pageRoutes())...)
 }
 
@@ -102,21 +103,21 @@ func (s *Server) listStreams(w http.ResponseWriter, req *http.Request) error {
 			return fmt.Errorf("%w: %q", catalog.ErrVHostMissing, only[0])
 		}
 	}
-	list := []Stream{}
+	var list []*catalog.Stream
 	for v := range view.VHosts() {
 		if filtered && v.Name != only[0] {
 			continue
 		}
 		for stream := range view.StreamsOf(v.Name) {
-			list = append(list, s.describe(stream))
+			list = append(list, stream)
 		}
 	}
-	writeJSON(w, http.StatusOK, list)
+	writeJSON(w, http.StatusOK, s.views(req, list))
 	return nil
 }
 
-// describe joins what the catalog and the replica here know of a stream. One
-// without a replica here, or that is just being opened, has no figures.
+// describe joins what the catalog and the replica here know of a stream. Where
+// there is none here, or it is just being opened, the figures are unknown.
 func (s *Server) describe(stream *catalog.Stream) Stream {
 	out := Stream{
 		VHost: stream.VHost, Name: stream.Name, Incarnation: stream.Incarnation.String(),
@@ -127,8 +128,14 @@ func (s *Server) describe(stream *catalog.Stream) Stream {
 	for _, r := range stream.Replicas {
 		out.Replicas = append(out.Replicas, string(r.Node))
 	}
-	if figures, err := s.replicas.Figures(stream.Incarnation); err == nil {
-		out.Figures = figures
+	figures, err := s.replicas.Figures(stream.Incarnation)
+	switch {
+	case err == nil:
+		out.Figures, out.FiguresOf = figures, s.self()
+	case out.Leader == "":
+		out.Unknown = ErrNotLed.Error()
+	default:
+		out.Unknown = err.Error()
 	}
 	return out
 }
@@ -158,7 +165,11 @@ func (s *Server) describeStream(w http.ResponseWriter, req *http.Request) error 
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, s.describe(stream))
+	st := s.describe(stream)
+	if !byItself(req) {
+		st = s.view(req, stream)
+	}
+	writeJSON(w, http.StatusOK, st)
 	return nil
 }
 
@@ -198,33 +209,6 @@ func (s *Server) listChunks(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	writeJSON(w, http.StatusOK, list)
-	return nil
-}
-
-func (s *Server) verifyStream(w http.ResponseWriter, req *http.Request) error {
-	stream, err := s.stream(req)
-	if err != nil {
-		return err
-	}
-	list, err := s.replicas.Verify(req.Context(), stream.Incarnation)
-	if err != nil {
-		return err
-	}
-	writeJSON(w, http.StatusOK, list)
-	return nil
-}
-
-func (s *Server) repairStream(w http.ResponseWriter, req *http.Request) error {
-	stream, err := s.stream(req)
-	if err != nil {
-		return err
-	}
-	done, err := s.replicas.Repair(req.Context(), stream.Incarnation)
-	if err != nil {
-		return err
-	}
-	s.log.Info("stream repaired", "stream", stream.Name, "vhost", stream.VHost, "by", caller(req), "files", done.Repaired, "damaged", len(done.Damaged))
-	writeJSON(w, http.StatusOK, done)
 	return nil
 }
 
@@ -278,7 +262,7 @@ func profileRoutes() []route {
 		return func(_ *Server, w http.ResponseWriter, req *http.Request) error { h(w, req); return nil }
 	}
 	return []route{
-		{"GET", "/debug/pprof/{profile...}", operator, plain(func(w http.ResponseWriter, req *http.Request) {
+		{"GET", "/debug/pprof/{profile...}", operator, here, plain(func(w http.ResponseWriter, req *http.Request) {
 			switch strings.TrimPrefix(req.URL.Path, "/debug/pprof/") {
 			case "profile":
 				pprof.Profile(w, req)

@@ -68,12 +68,12 @@ type Joining struct {
 
 func (s *Server) clusterRoutes() []route {
 	return []route{
-		{"GET", "/api/v1/cluster", operator, (*Server).clusterNow},
-		{"POST", "/api/v1/cluster/transfer", administrator, (*Server).transferMetadata},
-		{"POST", "/api/v1/cluster/join", administrator, (*Server).meet},
-		{"DELETE", "/api/v1/cluster/members/{node}", administrator, (*Server).removeMember},
-		{"PUT", "/api/v1/cluster/members/{node}/drain", administrator, (*Server).drain},
-		{"DELETE", "/api/v1/cluster/members/{node}/drain", administrator, (*Server).undrain},
+		{"GET", "/api/v1/cluster", operator, here, (*Server).clusterNow},
+		{"POST", "/api/v1/cluster/transfer", administrator, here, (*Server).transferMetadata},
+		{"POST", "/api/v1/cluster/join", administrator, here, (*Server).meet},
+		{"DELETE", "/api/v1/cluster/members/{node}", administrator, here, (*Server).removeMember},
+		{"PUT", "/api/v1/cluster/members/{node}/drain", administrator, here, (*Server).drain},
+		{"DELETE", "/api/v1/cluster/members/{node}/drain", administrator, here, (*Server).undrain},
 	}
 }
 

@@ -26,6 +26,8 @@ var (
 	ErrReferenceInUse = errors.New("the reference is in use")
 	// ErrNoPeer: no other replica of the stream has what is damaged here.
 	ErrNoPeer = errors.New("there is no other replica to fetch from")
+	// ErrSilent: another node that the request is for did not answer.
+	ErrSilent = errors.New("the node does not answer")
 
 	errNoCredentials  = errors.New("credentials are needed")
 	errBadCredentials = errors.New("user or password is wrong")
@@ -58,7 +60,7 @@ var statuses = []struct {
 	{catalog.ErrVHostExists, http.StatusConflict, "vhost_exists", ""},
 	{catalog.ErrVHostMissing, http.StatusNotFound, "vhost_missing", ""},
 	{ErrNoReplica, http.StatusNotFound, "no_replica", ""},
-	{ErrElsewhere, http.StatusConflict, "elsewhere", "ask the leader's node (--addr); millrace stream describe names it"},
+	{ErrElsewhere, http.StatusConflict, "elsewhere", "ask again; the stream's leader has just changed"},
 	{ErrNoSegment, http.StatusNotFound, "no_segment", "see millrace segment list STREAM"},
 	{errNoReference, http.StatusNotFound, "reference_missing", "see millrace tracking list STREAM"},
 	{errReferenceTaken, http.StatusConflict, "reference_exists", "ask for it to be overwritten"},
@@ -66,6 +68,7 @@ var statuses = []struct {
 	{errNothingRead, http.StatusConflict, "stream_empty", "delete the reference: its reader then starts where it likes to"},
 	{errBadQuery, http.StatusBadRequest, "bad_argument", "see /api/v1/openapi.yaml"},
 	{ErrNotLed, http.StatusServiceUnavailable, "not_led", "ask again in a moment; a leader is being elected"},
+	{ErrSilent, http.StatusGatewayTimeout, "node_silent", "see millrace cluster members; another replica of the stream answers with --node"},
 	{ErrNoPeer, http.StatusPreconditionFailed, "no_peer", "millrace segment verify STREAM names what is lost; the rest can be read, and deleting the stream gives all of it up"},
 	{errNoConnection, http.StatusNotFound, "no_connection", ""},
 	{catalog.ErrUnsafe, http.StatusPreconditionFailed, "unsafe", ""},
@@ -79,6 +82,9 @@ var statuses = []struct {
 
 // failure is the answer that err gets.
 func failure(err error) (int, Failure) {
+	if no, ok := errors.AsType[*failedThere](err); ok {
+		return no.status, no.failure
+	}
 	for _, row := range statuses {
 		if errors.Is(err, row.err) {
 			return row.status, Failure{Code: row.code, Message: err.Error(), Try: row.try}

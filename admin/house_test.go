@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,10 +24,11 @@ import (
 	"github.com/millrace/millrace/segstore/chunk"
 )
 
-// house is a node as admin sees it: a real catalog in memory, connections and
+// house is the node n1 as admin sees it, or the one of another name: a real catalog in memory, connections and
 // figures that tests set. The password of every user is "secret".
 type house struct {
 	t         *testing.T
+	name      string // n1 if empty
 	state     *catalog.State
 	figures   Figures
 	sessions  map[string]Connection
@@ -39,6 +41,9 @@ type house struct {
 	tracked   map[string]Reference // by kind and reference
 	notLed    bool
 	movedTo   string // the last leader
+	others    map[string]*Server
+	asked     []string // of the others
+	missing   bool     // no replica is here
 }
 
 func newHouse(t *testing.T) *house {
@@ -73,10 +78,24 @@ func (h *house) CreateStream(_ context.Context, user, vhost, name string, argume
 		return err
 	}
 	h.serial++
-	return h.do(&catalog.CreateStreams{Streams: []catalog.NewStream{{
+	if err := h.do(&catalog.CreateStreams{Streams: []catalog.NewStream{{
 		Creator: user,
 		VHost:   vhost, Name: name, Arguments: parsed, Incarnation: h.serial,
 		Replicas: []protocol.NodeID{"n1"}, Preferred: "n1",
+	}}}); err != nil {
+		return err
+	}
+	stream, _ := h.state.Stream(vhost, name)
+	return h.elect(stream, "n1")
+}
+
+// elect has a stream led from a node, in its next epoch.
+func (h *house) elect(s *catalog.Stream, node protocol.NodeID) error {
+	if err := h.do(&catalog.GrantEpochs{Streams: []catalog.Grant{{Stream: s.Incarnation, Epoch: s.Epoch + 1}}}); err != nil {
+		return err
+	}
+	return h.do(&catalog.AssignLeaders{Leaders: []catalog.Assign{{
+		Stream: s.Incarnation, Epoch: s.Epoch + 1, Node: node, Run: 1, ConfigVersion: s.ConfigVersion,
 	}}})
 }
 
@@ -149,7 +168,12 @@ func (h *house) DeleteVHost(_ context.Context, name string) error {
 	return h.do(&catalog.DeleteVHost{Name: name})
 }
 
-func (h *house) Figures(chunk.Incarnation) (Figures, error) { return h.figures, nil }
+func (h *house) Figures(chunk.Incarnation) (Figures, error) {
+	if h.missing {
+		return Figures{}, ErrNoReplica
+	}
+	return h.figures, nil
+}
 
 func (h *house) SetRetention(_ context.Context, vhost, name string, change catalog.RetentionChange) error {
 	stream, ok := h.state.Stream(vhost, name)
@@ -266,8 +290,20 @@ func (h *house) Close(name, _ string) bool {
 
 func (h *house) Traffic() Traffic { return h.traffic }
 
+func (h *house) Name() string { return cmp.Or(h.name, "n1") }
+
+// Ask hands the request to the node of that name in the test, if it is there.
+func (h *house) Ask(ctx context.Context, node string, r *Asked) (Answer, error) {
+	other := h.others[node]
+	if other == nil {
+		return Answer{}, fmt.Errorf("%w: %s", ErrSilent, node)
+	}
+	h.asked = append(h.asked, node+" "+r.Method+" "+r.Target+" by "+r.User)
+	return other.ServeColleague(ctx, r), nil
+}
+
 func (h *house) Status() Status {
-	return Status{Node: "n1", Version: "1.2.3", Started: time.Unix(1_700_000_000, 0).UTC(), Disk: Disk{Level: "alarm", FreeBytes: 42, TotalBytes: 1000, AlarmBelowBytes: 50}}
+	return Status{Node: h.Name(), Version: "1.2.3", Started: time.Unix(1_700_000_000, 0).UTC(), Disk: Disk{Level: "alarm", FreeBytes: 42, TotalBytes: 1000, AlarmBelowBytes: 50}}
 }
 
 func (h *house) Ready() error { return h.notReady }
@@ -281,7 +317,7 @@ func authenticate(_, password string, remote netip.Addr) error {
 
 // server joins the house to a Server.
 func (h *house) server() *Server {
-	return New(Parts{Metadata: h, Replicas: h, Tracking: h, Sessions: h, Node: h, Company: h, Placement: h, Authenticate: authenticate, Log: hclog.NewNullLogger()})
+	return New(Parts{Metadata: h, Replicas: h, Tracking: h, Sessions: h, Node: h, Company: h, Placement: h, Colleagues: h, Authenticate: authenticate, Log: hclog.NewNullLogger()})
 }
 
 // call asks handler as user (none if empty) and returns status and body.

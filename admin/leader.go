@@ -32,6 +32,6 @@ func (s *Server) moveLeader(w http.ResponseWriter, req *http.Request) error {
 	if stream, err = s.stream(req); err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, s.describe(stream))
+	writeJSON(w, http.StatusOK, s.view(req, stream))
 	return nil
 }

@@ -26,12 +26,12 @@ func (s *Server) ManagementHandler() http.Handler {
 // managementRoutes: some clients ask for connections with a slash at the end.
 func managementRoutes() []route {
 	return []route{
-		{"GET", "/api/connections", operator, (*Server).managementConnections},
-		{"GET", "/api/connections/{$}", operator, (*Server).managementConnections},
-		{"GET", "/api/connections/{name}", operator, (*Server).managementConnection},
-		{"DELETE", "/api/connections/{name}", administrator, (*Server).closeConnection},
-		{"PUT", "/api/vhosts/{vhost}", administrator, (*Server).managementPutVHost},
-		{"DELETE", "/api/vhosts/{vhost}", administrator, (*Server).managementDeleteVHost},
+		{"GET", "/api/connections", operator, here, (*Server).managementConnections},
+		{"GET", "/api/connections/{$}", operator, here, (*Server).managementConnections},
+		{"GET", "/api/connections/{name}", operator, here, (*Server).managementConnection},
+		{"DELETE", "/api/connections/{name}", administrator, here, (*Server).closeConnection},
+		{"PUT", "/api/vhosts/{vhost}", administrator, here, (*Server).managementPutVHost},
+		{"DELETE", "/api/vhosts/{vhost}", administrator, here, (*Server).managementDeleteVHost},
 	}
 }
 

@@ -20,8 +20,8 @@ func pageRoutes() []route {
 		}
 	}
 	return []route{
-		{"GET", "/{$}", operator, file("start.html")},
-		{"GET", "/page/start.css", anyone, file("start.css")},
-		{"GET", "/page/start.js", anyone, file("start.js")},
+		{"GET", "/{$}", operator, here, file("start.html")},
+		{"GET", "/page/start.css", anyone, here, file("start.css")},
+		{"GET", "/page/start.js", anyone, here, file("start.js")},
 	}
 }

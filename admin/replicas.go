@@ -67,10 +67,10 @@ type Move struct {
 
 func (s *Server) replicaRoutes() []route {
 	return []route{
-		{"GET", "/api/v1/streams/{vhost}/{stream}/replicas", operator, (*Server).listReplicas},
-		{"PUT", "/api/v1/streams/{vhost}/{stream}/replicas/{node}", administrator, (*Server).addReplica},
-		{"DELETE", "/api/v1/streams/{vhost}/{stream}/replicas/{node}", administrator, (*Server).removeReplica},
-		{"POST", "/api/v1/cluster/balance", administrator, (*Server).balance},
+		{"GET", "/api/v1/streams/{vhost}/{stream}/replicas", operator, here, (*Server).listReplicas},
+		{"PUT", "/api/v1/streams/{vhost}/{stream}/replicas/{node}", administrator, here, (*Server).addReplica},
+		{"DELETE", "/api/v1/streams/{vhost}/{stream}/replicas/{node}", administrator, here, (*Server).removeReplica},
+		{"POST", "/api/v1/cluster/balance", administrator, here, (*Server).balance},
 	}
 }
 

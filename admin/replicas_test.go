@@ -24,7 +24,7 @@ func TestAPI_replicas(t *testing.T) {
 		status                   int
 		says                     string
 	}{
-		{"one", "watcher", "GET", at, 200, `[{"node":"n1","state":"follows","voter":true,"committed_lsn":9,"next_offset":90,"disk_bytes":0,"behind_chunks":0}]`},
+		{"one", "watcher", "GET", at, 200, `[{"node":"n1","state":"leads","voter":true,"committed_lsn":9,"next_offset":90,"disk_bytes":0,"behind_chunks":0}]`},
 		{"monitoring adds nothing", "watcher", "PUT", at + "/n2", 403, ""},
 		{"to a node that is down", "root", "PUT", at + "/n4", 412, "does not answer"},
 		{"to a stranger", "root", "PUT", at + "/n9", 404, "node_missing"},

@@ -1,8 +1,10 @@
 package admin
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/millrace/millrace/cluster/catalog"
@@ -31,6 +33,8 @@ type Retention struct {
 	// NextCheck is when the limits are looked at next without another reason.
 	NextCheck time.Time `json:"next_check"`
 	Goes      Going     `json:"goes"`
+	// Unknown is why the leader did not say the rest of this.
+	Unknown string `json:"unknown,omitempty"`
 	// Units as they are, or were before a run; the oldest first.
 	Units []Unit `json:"units"`
 }
@@ -111,7 +115,35 @@ func (s *Server) setRetention(w http.ResponseWriter, req *http.Request) error {
 	if stream, err = s.stream(req); err != nil {
 		return err
 	}
-	return s.answerRetention(w, req, stream, RetentionQuery{Limits: &stream.Arguments})
+	leader := string(stream.Leader.Node)
+	if leader == s.self() {
+		return s.answerRetention(w, req, stream, RetentionQuery{Limits: &stream.Arguments})
+	}
+	writeJSON(w, http.StatusOK, s.retentionAt(req, leader, stream, body))
+	return nil
+}
+
+// retentionAt asks the leader what the limits that were set come to. They are
+// set, whatever it answers.
+func (s *Server) retentionAt(req *http.Request, leader string, stream *catalog.Stream, limits map[string]string) Retention {
+	values := url.Values{}
+	for key, value := range limits { // order-free: Encode sorts
+		values.Set(key, value)
+	}
+	ctx, cancel := context.WithTimeout(req.Context(), figuresPatience)
+	defer cancel()
+	view, err := Retention{}, ErrNotLed
+	if leader != "" {
+		view, err = askFor[Retention](ctx, s, leader, &Asked{
+			Method: http.MethodGet, Target: streamPath(stream) + "/retention?" + values.Encode(), User: caller(req),
+		})
+	}
+	if err != nil {
+		bytes, _ := stream.Arguments.MaxLength()
+		seconds, _ := stream.Arguments.MaxAgeSeconds()
+		view = Retention{MaxBytes: bytes, MaxAgeMS: 1000 * seconds, Units: []Unit{}, Unknown: err.Error()}
+	}
+	return view
 }
 
 // runRetention has retention look now.

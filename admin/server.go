@@ -96,6 +96,8 @@ type Traffic struct {
 
 // Node tells about the process.
 type Node interface {
+	// Name is the node's in its cluster.
+	Name() string
 	Status() Status
 	// Ready is nil once the node serves clients, else why it does not.
 	Ready() error
@@ -114,6 +116,8 @@ type Server struct {
 	node         Node
 	company      Company
 	placement    Placement
+	colleagues   Colleagues
+	inner        http.Handler // answers other nodes
 	authenticate Authenticate
 	log          hclog.Logger
 	registry     *prometheus.Registry
@@ -128,6 +132,7 @@ type Parts struct {
 	Node         Node
 	Company      Company
 	Placement    Placement
+	Colleagues   Colleagues
 	Authenticate Authenticate
 	Log          hclog.Logger
 }
@@ -136,9 +141,15 @@ type Parts struct {
 func New(parts Parts) *Server {
 	s := &Server{
 		metadata: parts.Metadata, replicas: parts.Replicas, tracking: parts.Tracking, sessions: parts.Sessions,
-		node: parts.Node, company: parts.Company, placement: parts.Placement, authenticate: parts.Authenticate, log: parts.Log,
+		node: parts.Node, company: parts.Company, placement: parts.Placement, colleagues: parts.Colleagues,
+		authenticate: parts.Authenticate, log: parts.Log,
 	}
 	s.registry = newRegistry(s)
+	mux := http.NewServeMux()
+	for _, r := range s.routes() {
+		mux.Handle(r.pattern(), s.answer(r))
+	}
+	s.inner = slashNames(mux)
 	return s
 }
 
@@ -166,6 +177,7 @@ const (
 type route struct {
 	method, path string
 	right        right
+	place        place
 	handle       func(*Server, http.ResponseWriter, *http.Request) error
 }
 
@@ -174,8 +186,23 @@ func (r route) pattern() string { return r.method + " " + r.path }
 // guard proves the caller's right and turns errors into answers.
 func (s *Server) guard(r route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		err := s.admit(r.right, req)
-		if err == nil {
+		if err := s.admit(r.right, req); err != nil {
+			writeFailure(w, err)
+			return
+		}
+		s.answer(r).ServeHTTP(w, req)
+	})
+}
+
+// answer has the request carried out where it belongs.
+func (s *Server) answer(r route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		node, err := s.elsewhere(&r, req)
+		switch {
+		case err != nil:
+		case node != "":
+			err = s.pass(w, req, node, r.patience())
+		default:
 			err = r.handle(s, w, req)
 		}
 		if err != nil {
@@ -216,6 +243,9 @@ func (s *Server) admit(needed right, req *http.Request) error {
 
 // caller is the proven user's name.
 func caller(req *http.Request) string {
+	if user, came := asked(req); came {
+		return user
+	}
 	name, _, _ := req.BasicAuth()
 	return name
 }

@@ -65,7 +65,8 @@ type Addresses struct {
 	Management string `json:"management,omitempty"`
 }
 
-// Stream is a stream with its figures on this node.
+// Stream is a stream with the figures of one replica: the leader's, or where
+// that does not answer the one on the node that was asked.
 type Stream struct {
 	VHost       string            `json:"vhost"`
 	Name        string            `json:"name"`
@@ -76,6 +77,10 @@ type Stream struct {
 	Leader      string            `json:"leader,omitempty"` // empty: none at present
 	Epoch       uint64            `json:"epoch"`
 	Replicas    []string          `json:"replicas"`
+	// FiguresOf is the node whose replica tells the figures below. Where it is
+	// empty they are unknown and zero, and Unknown says why.
+	FiguresOf string `json:"figures_of,omitempty"`
+	Unknown   string `json:"unknown,omitempty"`
 	Figures
 }
 
@@ -180,6 +185,7 @@ type Chunk struct {
 
 // Verdict is what reading a whole file found.
 type Verdict struct {
+	Node     string   `json:"node,omitempty"` // whose replica; absent of a stopped node
 	File     string   `json:"file"`
 	Chunks   uint64   `json:"chunks"`
 	Records  uint64   `json:"records"`
@@ -255,8 +261,9 @@ type ExpireOffsets struct {
 
 // Repair is what fetching damaged segments from another replica came to.
 type Repair struct {
-	Repaired []string `json:"repaired"` // files
-	Damaged  []string `json:"damaged"`  // what is damaged still; each says where
+	Repaired []string `json:"repaired"`          // NODE: FILE
+	Damaged  []string `json:"damaged"`           // what is damaged still; each says where
+	Unknown  []string `json:"unknown,omitempty"` // nodes that did not answer, and why
 }
 
 // Connection is one client.

@@ -390,7 +390,7 @@ func TestCluster_refills(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.cluster.Restart(victim)
-	if status, body, err := victim.Post("/api/v1/streams/%2F/" + flipped.name + "/verify"); err != nil || status != 200 {
+	if status, body, err := victim.Post("/api/v1/streams/%2F/" + flipped.name + "/verify?node=" + victim.Name); err != nil || status != 200 {
 		t.Fatalf("verify: %d, %v: %s", status, err, body)
 	}
 	c.until("the damaged segment is fetched", func() bool {
@@ -424,7 +424,7 @@ func TestCluster_refills(t *testing.T) {
 // figures are a node's of a stream.
 func (c *clusterTest) figures(n *harness.Node, s *clusterStream) (f admin.Stream) {
 	c.t.Helper()
-	body, err := n.Get("/api/v1/streams/%2F/" + s.name)
+	body, err := n.Get("/api/v1/streams/%2F/" + s.name + "?node=" + n.Name)
 	if err == nil {
 		err = json.Unmarshal(body, &f)
 	}

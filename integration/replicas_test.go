@@ -335,7 +335,7 @@ func TestReplicas_ofATrimmedStream(t *testing.T) {
 // first is where a node's replica begins.
 func (c *clusterTest) first(n *harness.Node, s *clusterStream) uint64 {
 	c.t.Helper()
-	body, err := n.Get("/api/v1/streams/%2F/" + s.name)
+	body, err := n.Get("/api/v1/streams/%2F/" + s.name + "?node=" + n.Name)
 	if err != nil {
 		c.t.Fatal(err)
 	}

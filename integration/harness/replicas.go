@@ -52,7 +52,7 @@ func (c *Cluster) figures(stream string) ([]admin.Stream, error) {
 		if !n.Running() {
 			return nil, fmt.Errorf("node %s does not run", n.Name)
 		}
-		body, err := n.Get("/api/v1/streams/%2F/" + stream)
+		body, err := n.Get("/api/v1/streams/%2F/" + stream + "?node=" + n.Name)
 		if err != nil {
 			return nil, err
 		}

@@ -24,24 +24,24 @@ func replicaCommand(t *terminal) *cobra.Command {
 
 // repairCommand is a subcommand of replica and of segment.
 func repairCommand(t *terminal, of string) *cobra.Command {
-	var q query
+	var q atNode
 	cmd := &cobra.Command{
 		Use: "repair STREAM", Short: "fetch a stream's damaged segments from another replica", Args: arguments(1, 1),
-		Long: `Fetches the stream's damaged segments on the node that is asked from another
-replica. What comes is believed only if it is, chunk by chunk and as a whole, what
+		Long: `Fetches the damaged segments of a stream's replicas from other replicas. What comes is believed only if it is, chunk by chunk and as a whole, what
 was sealed here; the damaged file is kept in quarantine/. The stream goes on
-meanwhile. Exits with 8 if anything is damaged still, and with 7 if there is no
-other replica.`,
+meanwhile. Exits with 8 if anything is damaged still or a node does not answer, and
+with 7 if there is no other replica.`,
 		Example: examples(
-			"millrace "+of+" repair orders", "on the node at --addr",
+			"millrace "+of+" repair orders", "all replicas",
+			"millrace "+of+" repair orders --node n2", "n2's alone",
 			"millrace segment verify orders", "what is damaged"),
 	}
-	q.addFlags(cmd, t)
+	q.addFlags(cmd, t, "all of them")
 	cmd.Flags().Lookup("timeout").DefValue = "10m"
 	q.timeout = 10 * time.Minute
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var done admin.Repair
-		if err := q.call(cmd.Context(), "POST", streamPath(q.vhost, args[0])+"/repair", nil, &done); err != nil {
+		if err := q.call(cmd.Context(), "POST", q.named(streamPath(q.vhost, args[0])+"/repair"), nil, &done); err != nil {
 			return err
 		}
 		if err := printOne(t.out, q.format, done, func(w io.Writer) error { return printRepair(w, done) }); err != nil {
@@ -49,6 +49,9 @@ other replica.`,
 		}
 		if n := len(done.Damaged); n > 0 {
 			return fail(exitDegraded, "%d places are damaged still", n)
+		}
+		if n := len(done.Unknown); n > 0 {
+			return fail(exitDegraded, "%d replicas are not known to be whole", n)
 		}
 		return nil
 	}
@@ -66,7 +69,12 @@ func printRepair(w io.Writer, done admin.Repair) error {
 			return err
 		}
 	}
-	if len(done.Repaired)+len(done.Damaged) > 0 {
+	for _, node := range done.Unknown {
+		if _, err := fmt.Fprintf(w, "unknown  %s\n", node); err != nil {
+			return err
+		}
+	}
+	if len(done.Repaired)+len(done.Damaged)+len(done.Unknown) > 0 {
 		return nil
 	}
 	_, err := fmt.Fprintln(w, "nothing is known to be damaged; millrace segment verify reads every byte")

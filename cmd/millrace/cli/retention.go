@@ -140,6 +140,10 @@ func showRetention(w io.Writer, format string, r *admin.Retention, mode retentio
 	if _, err := fmt.Fprintf(w, "Limits      %s\n", limitsText(r.MaxBytes, r.MaxAgeMS)); err != nil {
 		return err
 	}
+	if r.Unknown != "" {
+		_, err := fmt.Fprintf(w, "Units       unknown: %s\n", r.Unknown)
+		return err
+	}
 	if !mode.run && !mode.dry {
 		fmt.Fprintf(w, "Next look   %s, or when a segment ends\n", r.NextCheck.UTC().Format("2006-01-02 15:04:05 MST"))
 	}

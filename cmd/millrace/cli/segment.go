@@ -29,13 +29,13 @@ func segmentCommand(t *terminal) *cobra.Command {
 // source is where a segment command finds files: the API of a running node, or
 // the folders of a stopped one.
 type source struct {
-	query
+	atNode
 	dataDir     string
 	incarnation string
 }
 
-func (s *source) addFlags(cmd *cobra.Command, t *terminal) {
-	s.query.addFlags(cmd, t)
+func (s *source) addFlags(cmd *cobra.Command, t *terminal, standard string) {
+	s.atNode.addFlags(cmd, t, standard)
 	cmd.Flags().StringVar(&s.dataDir, "data-dir", "", "read the files of a stopped node in this folder instead of asking a running one")
 	cmd.Flags().StringVar(&s.incarnation, "incarnation", "", "16 hex digits; for files that were moved out of their stream's folder")
 }
@@ -83,7 +83,7 @@ func segmentList(t *terminal) *cobra.Command {
 		Use: "list STREAM", Short: "list the files of a stream", Args: arguments(1, 1),
 		Example: examples("millrace segment list orders", "", "millrace segment list orders --data-dir ./millrace-data", "of a stopped node"),
 	}
-	s.addFlags(cmd, t)
+	s.addFlags(cmd, t, "the leader's")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		list, err := s.segments(cmd.Context(), args[0])
 		if err != nil {
@@ -119,7 +119,7 @@ func segmentListing(list []admin.Segment) listing {
 func (s *source) segments(ctx context.Context, stream string) ([]admin.Segment, error) {
 	var list []admin.Segment
 	if s.dataDir == "" {
-		err := s.call(ctx, "GET", streamPath(s.vhost, stream)+"/segments", nil, &list)
+		err := s.call(ctx, "GET", s.named(streamPath(s.vhost, stream)+"/segments"), nil, &list)
 		return list, err
 	}
 	folders, err := s.folders(stream)
@@ -144,7 +144,7 @@ func segmentDump(t *terminal) *cobra.Command {
 			"millrace segment dump orders 00000000000000000001.0.seg", "ask the running node",
 			"millrace segment dump 00000000000000000001.0.seg --incarnation 0123456789abcdef", "a file that lies anywhere"),
 	}
-	s.addFlags(cmd, t)
+	s.addFlags(cmd, t, "the leader's")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		list, err := s.chunks(cmd.Context(), args)
 		if err != nil {
@@ -179,7 +179,7 @@ func (s *source) chunks(ctx context.Context, args []string) ([]admin.Chunk, erro
 	}
 	if s.dataDir == "" {
 		var list []admin.Chunk
-		err := s.call(ctx, "GET", streamPath(s.vhost, stream)+"/segments/"+url.PathEscape(file)+"/chunks", nil, &list)
+		err := s.call(ctx, "GET", s.named(streamPath(s.vhost, stream)+"/segments/"+url.PathEscape(file)+"/chunks"), nil, &list)
 		return list, err
 	}
 	folders, err := s.folders(stream)
@@ -201,13 +201,14 @@ func segmentVerify(t *terminal) *cobra.Command {
 		Use: "verify STREAM | FILE | --all", Short: "read every byte of a stream's files and check it", Args: arguments(0, 1),
 		Long: `Reads every byte of a stream's files and checks it: both CRCs of each chunk, that
 offsets, digests and epochs follow each other, and that footers tell the truth.
-Changes nothing. Exits with 8 if anything is wrong.`,
+Changes nothing. Exits with 8 if anything is wrong, or a node does not answer.`,
 		Example: examples(
-			"millrace segment verify orders", "one stream of the running node",
-			"millrace segment verify --all", "all of them",
+			"millrace segment verify orders", "all replicas of a stream",
+			"millrace segment verify orders --node n2", "one replica",
+			"millrace segment verify --all", "all streams",
 			"millrace segment verify --all --data-dir ./millrace-data", "a stopped node's files"),
 	}
-	s.addFlags(cmd, t)
+	s.addFlags(cmd, t, "all of them")
 	cmd.Flags().BoolVar(&all, "all", false, "every stream")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if all == (len(args) == 1) {
@@ -223,7 +224,7 @@ Changes nothing. Exits with 8 if anything is wrong.`,
 }
 
 func printVerdicts(t *terminal, format string, list []admin.Verdict) error {
-	out := listing{columns: []column{left("SEGMENT"), right("CHUNKS"), right("RECORDS"), right("BYTES"), left("FOUND")}}
+	out := listing{columns: []column{left("SEGMENT"), right("CHUNKS"), right("RECORDS"), right("BYTES"), left("FOUND"), left("NODE")}}
 	bad := 0
 	for _, v := range list {
 		found := "good"
@@ -234,7 +235,7 @@ func printVerdicts(t *terminal, format string, list []admin.Verdict) error {
 				found += " (and " + strconv.Itoa(more) + " more)"
 			}
 		}
-		out.add(v, v.File, count(v.Chunks), count(v.Records), size(uint64(v.Bytes)), found)
+		out.add(v, or(v.File, "-"), count(v.Chunks), count(v.Records), size(uint64(v.Bytes)), found, or(v.Node, "-"))
 	}
 	if err := out.print(t.out, format); err != nil {
 		return err
@@ -287,7 +288,7 @@ func (s *source) remoteVerdicts(ctx context.Context, name string) ([]admin.Verdi
 	var list []admin.Verdict
 	for _, stream := range streams {
 		var of []admin.Verdict
-		if err := s.call(ctx, "POST", streamPath(stream.VHost, stream.Name)+"/verify", nil, &of); err != nil {
+		if err := s.call(ctx, "POST", s.named(streamPath(stream.VHost, stream.Name)+"/verify"), nil, &of); err != nil {
 			return nil, err
 		}
 		list = append(list, of...)

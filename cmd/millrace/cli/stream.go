@@ -33,6 +33,25 @@ type query struct {
 	vhost, format string
 }
 
+// atNode is a query that may be for one replica.
+type atNode struct {
+	query
+	node string
+}
+
+func (q *atNode) addFlags(cmd *cobra.Command, t *terminal, standard string) {
+	q.query.addFlags(cmd, t)
+	cmd.Flags().StringVar(&q.node, "node", "", "the replica on this node; without it "+standard)
+}
+
+// named adds the node to a path of the API.
+func (q *atNode) named(path string) string {
+	if q.node == "" {
+		return path
+	}
+	return path + "?node=" + url.QueryEscape(q.node)
+}
+
 func (q *query) addFlags(cmd *cobra.Command, t *terminal) {
 	q.api.addFlags(cmd.Flags(), t)
 	cmd.Flags().StringVar(&q.vhost, "vhost", "/", "virtual host")
@@ -102,6 +121,8 @@ func streamList(t *terminal) *cobra.Command {
 	var q query
 	cmd := &cobra.Command{
 		Use: "list", Short: "list streams", Args: arguments(0, 0),
+		Long: `Lists streams with the figures of their leaders' replicas. What nobody could be
+asked for, since nodes are down, is shown as "?".`,
 		Example: examples("millrace stream list", "all virtual hosts", "millrace stream list -o json | jq '.[].name'", "for scripts"),
 	}
 	q.addFlags(cmd, t)
@@ -118,6 +139,10 @@ func streamList(t *terminal) *cobra.Command {
 			right("USER"), right("TRACKING"), right("SEGMENTS"), left("LEADER"), more(right("OF USER")), more(right("OF BOUND")),
 			more(right("OFFSETS")), more(right("PUBLISHERS")), more(right("WINDOW")), more(right("DROPPABLE")), more(right("DISK"))}}
 		for _, s := range list {
+			if s.FiguresOf == "" {
+				out.add(s, unknownFigures(&s)...)
+				continue
+			}
 			out.add(s, s.Name, s.VHost, count(s.Messages), count(s.FirstOffset), count(s.NextOffset),
 				size(s.Bytes.User), size(s.Bytes.Tracking()), strconv.Itoa(s.Segments), or(s.Leader, "none"),
 				percent(s.TrackingBytes, s.Bytes.User), percent(s.TrackingBytes, s.TrackingBound),
@@ -129,16 +154,25 @@ func streamList(t *terminal) *cobra.Command {
 	return cmd
 }
 
+// unknownFigures is a row of a stream whose replicas nobody could ask.
+func unknownFigures(s *admin.Stream) []string {
+	row := []string{s.Name, s.VHost, "?", "?", "?", "?", "?", "?", or(s.Leader, "none")}
+	for len(row) < 16 {
+		row = append(row, "?")
+	}
+	return row
+}
+
 func streamDescribe(t *terminal) *cobra.Command {
-	var q query
+	var q atNode
 	cmd := &cobra.Command{
 		Use: "describe NAME", Short: "show one stream", Args: arguments(1, 1),
-		Example: examples("millrace stream describe orders", "", "millrace stream describe orders -o json", "for scripts"),
+		Example: examples("millrace stream describe orders", "", "millrace stream describe orders --node n2", "as n2's replica has it", "millrace stream describe orders -o json", "for scripts"),
 	}
-	q.addFlags(cmd, t)
+	q.addFlags(cmd, t, "the leader's")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var s admin.Stream
-		if err := q.call(cmd.Context(), "GET", streamPath(q.vhost, args[0]), nil, &s); err != nil {
+		if err := q.call(cmd.Context(), "GET", q.named(streamPath(q.vhost, args[0])), nil, &s); err != nil {
 			return err
 		}
 		return printOne(t.out, q.format, s, func(w io.Writer) error {
@@ -158,6 +192,15 @@ func describe(w io.Writer, s admin.Stream) error {
 		by = " by " + s.Creator
 	}
 	b, c := s.Bytes, s.Compaction
+	if s.FiguresOf == "" {
+		_, err := fmt.Fprintf(w, `Name         %s   vhost %s   created %s%s
+Arguments    %s
+Figures      unknown: %s
+Replicas     %s   leader %s   epoch %d
+`, s.Name, s.VHost, s.Created.Format("2006-01-02 15:04:05 MST"), by, argumentsText(s.Arguments), s.Unknown,
+			strings.Join(s.Replicas, " "), or(s.Leader, "none at present"), s.Epoch)
+		return err
+	}
 	_, err := fmt.Fprintf(w, `Name         %s   vhost %s   created %s%s
 Arguments    %s
 Messages     %s   offsets %s up to %s
@@ -166,7 +209,7 @@ Tracking     %s of stored offsets: %s of user bytes, %s of the %s that they may 
 References   %s of %s stored offsets, %d evicted, %d not written yet   %s of %s publishers, %d evicted
 Window       %s: so far back a stored offset may fall if all power is lost
 Compaction   could gain %s   has gained %s in %d drops and %d merges, %d failed, since the log was opened
-Replicas     %s   leader %s   epoch %d
+Replicas     %s   leader %s   epoch %d   these are the figures of %s
 `,
 		s.Name, s.VHost, s.Created.Format("2006-01-02 15:04:05 MST"), by, argumentsText(s.Arguments),
 		count(s.Messages), count(s.FirstOffset), count(s.NextOffset),
@@ -176,14 +219,14 @@ Replicas     %s   leader %s   epoch %d
 		count(uint64(s.StoredOffsets)), count(uint64(s.StoredOffsetsMax)), s.StoredOffsetsEvicted, s.StoredOffsetsPending,
 		count(uint64(s.Sequences)), count(uint64(s.SequencesMax)), s.SequencesEvicted,
 		milliseconds(s.WindowMS), size(c.Droppable), size(c.Dropped), c.Drops, c.Merges, c.Failures,
-		strings.Join(s.Replicas, " "), or(s.Leader, "none at present"), s.Epoch)
+		strings.Join(s.Replicas, " "), or(s.Leader, "none at present"), s.Epoch, s.FiguresOf)
 	return err
 }
 
 // describeSegments adds what segment list shows.
-func (q *query) describeSegments(ctx context.Context, w io.Writer, stream string) error {
+func (q *atNode) describeSegments(ctx context.Context, w io.Writer, stream string) error {
 	var list []admin.Segment
-	if err := q.call(ctx, "GET", streamPath(q.vhost, stream)+"/segments", nil, &list); err != nil {
+	if err := q.call(ctx, "GET", q.named(streamPath(q.vhost, stream)+"/segments"), nil, &list); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintln(w); err != nil {

@@ -222,6 +222,9 @@ func (f figures) Verify(ctx context.Context, stream chunk.Incarnation) ([]admin.
 	return verdicts, nil
 }
 
+// Name is the node's in its cluster.
+func (n *Node) Name() string { return n.config.NodeName }
+
 // Status is the process at a glance; admin adds what it can count itself.
 func (n *Node) Status() admin.Status {
 	return admin.Status{

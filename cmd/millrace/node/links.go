@@ -21,7 +21,7 @@ import (
 const (
 	groupCluster = 1 // metadata: cluster
 	groupForward = 2 // clients' commands that belong elsewhere: broker
-	// 3: operators' requests.
+	groupAdmin   = 3 // operators' requests: admin
 	groupRepair  = 4 // segments, and whatever else replicas ask each other
 	groupReplica = 5 // the coordinator's, to replicas
 )
