@@ -59,7 +59,7 @@ func (b *bundle) fail(err error) {
 	close(b.broken)
 	for _, c := range b.conns {
 		if c != nil {
-			_ = c.net.Close()
+			_ = c.from.Close()
 		}
 	}
 }

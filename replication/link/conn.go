@@ -14,7 +14,8 @@ import (
 // between the writer and those who send.
 type conn struct {
 	b       *bundle
-	net     net.Conn
+	from    *peerConn // to be closed
+	net     net.Conn  // its own
 	cork    *cork // under TLS
 	plain   bool  // the kernel takes many runs at once
 	serves  bool  // carries requests, not streams
@@ -36,7 +37,7 @@ const readerBytes = 64 << 10
 
 func newConn(b *bundle, c *peerConn, serves bool) *conn {
 	config := &b.peer.links.config
-	n := &conn{b: b, net: c.Conn, cork: c.cork, plain: c.cork == nil, serves: serves, wake: make(chan struct{}, 1)}
+	n := &conn{b: b, from: c, net: c.Conn, cork: c.cork, plain: c.cork == nil, serves: serves, wake: make(chan struct{}, 1)}
 	n.in = input{conn: n, timeout: config.HeartbeatTimeout}
 	n.reader = bufio.NewReaderSize(&n.in, readerBytes)
 	n.heard.Store(time.Now().UnixNano())

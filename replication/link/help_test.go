@@ -2,6 +2,7 @@ package link
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
@@ -138,7 +139,14 @@ func (h *host) Serve(p protocol.NodeID, r *Request) {
 // wait until the condition holds; it is looked at under the lock.
 func (h *host) wait(what string, ok func() bool) {
 	h.t.Helper()
-	deadline := time.After(patience)
+	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
+	defer cancel()
+	h.waitFor(ctx, what, ok)
+}
+
+// waitFor is wait with a bound of the caller's.
+func (h *host) waitFor(ctx context.Context, what string, ok func() bool) {
+	h.t.Helper()
 	for {
 		h.mu.Lock()
 		done, changed := ok(), h.changed
@@ -148,7 +156,7 @@ func (h *host) wait(what string, ok func() bool) {
 		}
 		select {
 		case <-changed:
-		case <-deadline:
+		case <-ctx.Done():
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.t.Fatalf("%s never saw: %s; events %q, %d frames, refused %v", h.name, what, h.events, len(h.frames), h.refused)

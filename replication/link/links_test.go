@@ -201,6 +201,55 @@ func TestLinks_halfOpenIsNoticed(t *testing.T) {
 	a.waitEvent("up b", 2)
 }
 
+// A peer that takes nothing any more is down as soon as its silence tells, though
+// more is waiting for it than the sockets hold: TLS's goodbye would wait for room.
+func TestLinks_fullAndHalfOpenIsNoticed(t *testing.T) {
+	ca := authority(t, "c1")
+	w := newTown(t)
+	config := func(_ *MuxConfig, c *Config) { c.HeartbeatTimeout = 300 * time.Millisecond }
+	a, b := w.host(t, "a", identity(t, ca, "c1", "a"), config), w.host(t, "b", identity(t, ca, "c1", "b"), config)
+	addr, _ := w.address("b")
+	p := newProxy(t, addr)
+	w.move("b", p.addr())
+	a.links.Connect("b")
+	a.waitEvent("up b", 1)
+	b.waitEvent("up a", 1)
+	p.stall()
+	// The bound is of the silence's order, and below that of TLS's patience.
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	// One at a time and smaller than what TLS's writes are collected to, so that it
+	// is their flush that finds no room. Each stream's window is 8 MiB.
+	const streams, bytes = 16, corkBytes * 3 / 4
+	down := func() bool { return a.count("down b") > 0 }
+	for n := 0; ; n++ {
+		f := chunkFrame(chunk.Incarnation(2*(n%streams)), n, bytes)
+		held := &told{counted: counted{n: 1}, to: a}
+		f.Held = held
+		a.links.Send("b", f)
+		a.waitFor(ctx, "a chunk written, or the link down", func() bool { return held.count() == 1 || down() })
+		a.mu.Lock()
+		over := down()
+		a.mu.Unlock()
+		if over {
+			return
+		}
+	}
+}
+
+// told is a count whose changes a host waits for.
+type told struct {
+	counted
+	to *host
+}
+
+func (h *told) Release() {
+	h.counted.Release()
+	h.to.mu.Lock()
+	defer h.to.mu.Unlock()
+	h.to.tell()
+}
+
 func TestLinks_requests(t *testing.T) {
 	a, b := pair(t, nil)
 	b.mu.Lock()
