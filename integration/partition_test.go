@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"hash/maphash"
 	"slices"
 	"sync"
@@ -12,8 +13,9 @@ import (
 	"github.com/millrace/millrace/wire"
 )
 
-// Three real processes whose talk goes through gates that hold it, each direction
-// for itself. While a direction is cut, clients reach every node.
+// Three real processes whose talk can be cut, each direction for itself: here by
+// gates that hold what is said, in namespaces_linux_test.go by a network that
+// loses it. While a direction is cut, clients reach every node.
 
 const (
 	// cutFor is longer than links, gossip and raft are patient.
@@ -30,17 +32,27 @@ const (
 	uncommittedSlack = 8 << 20
 )
 
+// breakable is a network that can be cut.
+type breakable interface {
+	Cut(from, to *harness.Node)
+	CutBoth(a, b *harness.Node)
+	Heal()
+}
+
 // cutTest is a cluster test with readers on every node.
 type cutTest struct {
 	*clusterTest
-	network  *harness.Network
+	network  breakable
 	watchers map[*clusterStream][]*harness.Watcher
 	seed     maphash.Seed
 }
 
-func newCutTest(t *testing.T) *cutTest {
+// strayAllowance lets one connection have more unconfirmed than a leader without
+// a majority accepts.
+var strayAllowance = []string{"--stream-unconfirmed-bytes", "134217728"}
+
+func newCutTest(t *testing.T, cluster *harness.Cluster, network breakable) *cutTest {
 	t.Helper()
-	cluster, network := harness.StartPartitionable(t, 3, "--stream-unconfirmed-bytes", "134217728")
 	c := &cutTest{
 		clusterTest: &clusterTest{t: t, cluster: cluster}, network: network,
 		watchers: map[*clusterStream][]*harness.Watcher{}, seed: maphash.MakeSeed(),
@@ -126,13 +138,11 @@ func (c *cutTest) awaitRead(s *clusterStream, watchers []*harness.Watcher) {
 		c.t.Fatal(err)
 	}
 	end := uint64(stats["committed_offset"] + 1)
-	deadline := time.Now().Add(usableWithin)
+	ctx, cancel := context.WithTimeout(c.t.Context(), usableWithin)
+	defer cancel()
 	for _, w := range watchers {
-		for w.Next() < end {
-			if time.Now().After(deadline) {
-				c.t.Fatalf("%s: a reader is at %d of %d after %v", s.name, w.Next(), end, usableWithin)
-			}
-			time.Sleep(time.Millisecond)
+		if err := w.Await(ctx, end); err != nil {
+			c.t.Fatal(err)
 		}
 	}
 }
@@ -238,8 +248,17 @@ func (y *stray) settled(c *cutTest, s *clusterStream) {
 	if got, err := y.conn.QueryOffset(c.t.Context(), strayName, s.name); err != nil || got != strayOffset {
 		c.t.Fatalf("the stray's offset is %d, %v", got, err)
 	}
-	time.Sleep(harness.StoreWindow) // what may be lost with a leader
+	// The promise is one of time: what was stored so long ago outlives its leader.
+	pass(harness.StoreWindow)
 }
+
+// pass lets time pass where time itself is what a promise or a fault is about, and
+// no condition could stand for it.
+func pass(d time.Duration) { <-time.After(d) }
+
+// lasts keeps a cut until it has been there for cutFor. How long it lasts is the
+// fault itself: a cut that ended once its effects are seen would be a shorter one.
+func lasts(at time.Time) { pass(time.Until(at.Add(cutFor))) }
 
 // minority cuts a stream's leader off. It goes on accepting, up to its bound,
 // confirms nothing, and what it has written is taken back.
@@ -262,7 +281,7 @@ func (c *cutTest) minority() {
 	refusedAfter := time.Since(at)
 	c.flows()
 	gap := c.gap()
-	time.Sleep(time.Until(at.Add(cutFor)))
+	lasts(at)
 	y.mu.Lock()
 	if y.confirmed != kept {
 		c.t.Errorf("a leader without a majority confirmed %d messages", y.confirmed-kept)
@@ -340,7 +359,8 @@ func (c *cutTest) deafMetadata() {
 }
 
 // flicker cuts and heals one leader so quickly that links live on, and what was
-// held arrives late.
+// held arrives late. The pauses are the fault: each another length, all shorter
+// than links are patient.
 func (c *cutTest) flicker() {
 	leader := c.cluster.Leader(c.streams[0].name)
 	begin := c.cut(func() {})
@@ -352,9 +372,9 @@ func (c *cutTest) flicker() {
 				c.network.Cut(n, leader)
 			}
 		}
-		time.Sleep(time.Duration(100+50*(i%8)) * time.Millisecond)
+		pass(time.Duration(100+50*(i%8)) * time.Millisecond)
 		c.network.Heal()
-		time.Sleep(20 * time.Millisecond)
+		pass(20 * time.Millisecond)
 	}
 	c.flows()
 	gap := c.gap()
@@ -367,7 +387,7 @@ func (c *cutTest) through(what string, how func()) {
 	c.t.Helper()
 	at := c.cut(how)
 	c.flows()
-	time.Sleep(time.Until(at.Add(cutFor)))
+	lasts(at)
 	c.flows()
 	gap := c.gap()
 	c.report(what, gap, c.heal())
@@ -381,24 +401,28 @@ func (c *cutTest) report(what string, gap, back time.Duration) {
 	}
 }
 
+// cuts are the ways in which a network breaks.
+var cuts = []struct {
+	name string
+	cut  func(*cutTest)
+}{
+	{"minority", (*cutTest).minority},
+	{"fromMetadata", (*cutTest).fromMetadata},
+	{"mute", (*cutTest).mute},
+	{"deaf", (*cutTest).deaf},
+	{"muteMetadata", (*cutTest).muteMetadata},
+	{"deafMetadata", (*cutTest).deafMetadata},
+	{"flicker", (*cutTest).flicker},
+}
+
 func TestPartition(t *testing.T) {
-	for i, row := range []struct {
-		name string
-		cut  func(*cutTest)
-	}{
-		{"minority", (*cutTest).minority},
-		{"fromMetadata", (*cutTest).fromMetadata},
-		{"mute", (*cutTest).mute},
-		{"deaf", (*cutTest).deaf},
-		{"muteMetadata", (*cutTest).muteMetadata},
-		{"deafMetadata", (*cutTest).deafMetadata},
-		{"flicker", (*cutTest).flicker},
-	} {
+	for i, row := range cuts {
 		if i >= number(t, "PARTITIONS", cutsDefault) {
 			return
 		}
 		t.Run(row.name, func(t *testing.T) {
-			c := newCutTest(t)
+			cluster, network := harness.StartPartitionable(t, 3, strayAllowance...)
+			c := newCutTest(t, cluster, network)
 			row.cut(c)
 			c.judge()
 		})

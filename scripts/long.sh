@@ -31,6 +31,7 @@ step overtake make overtake-long
 step cluster make cluster-long
 step transfers make transfers-long
 step partition make partition-long
+step namespaces make namespaces-long
 step replicas make replicas-long
 step bench make bench
 step bench-cluster make bench-cluster

@@ -16,7 +16,7 @@ const certificatesLast = 24 * time.Hour
 // StartTLSCluster is StartCluster with mutual TLS between the nodes.
 func StartTLSCluster(t testing.TB, n int, args ...string) *Cluster {
 	t.Helper()
-	return startCluster(t, n, nil, certificates, args)
+	return startCluster(t, onLoopback(t, n, nil), certificates, args)
 }
 
 // certificates is the identity by a certificate for each node.

@@ -33,7 +33,7 @@ type Cluster struct {
 // are added to every node's command line.
 func StartCluster(t testing.TB, n int, args ...string) *Cluster {
 	t.Helper()
-	return startCluster(t, n, nil, sharedSecret, args)
+	return startCluster(t, onLoopback(t, n, nil), sharedSecret, args)
 }
 
 // identity makes what nodes prove themselves with to each other in dir, and
@@ -52,31 +52,50 @@ func sharedSecret(t testing.TB, dir string) func(node string) []string {
 	return func(string) []string { return []string{"--cluster-secret-file", secret} }
 }
 
-// startCluster has the nodes reach each other by way of a network, if one is
-// given.
-func startCluster(t testing.TB, n int, network *Network, prove identity, args []string) *Cluster {
+// place is where a node of a cluster is.
+type place struct {
+	stream, http, node, gossip string   // host:port to listen on
+	advertised                 string   // host:port that other nodes are told
+	host                       string   // that clients are told
+	enter                      []string // what leads into its namespace, if it has one
+}
+
+// onLoopback has n nodes on one machine. They reach each other by way of a
+// network, if one is given.
+func onLoopback(t testing.TB, n int, network *Network) []place {
+	t.Helper()
+	ports := freePorts(t, 4*n)
+	var places []place
+	for i := range n {
+		at := ports[4*i : 4*i+4]
+		p := place{stream: at[0], http: at[1], node: at[2], gossip: at[3], advertised: at[2], host: "localhost"}
+		if network != nil {
+			p.advertised = network.gate(t, nodeName(i), p.node)
+		}
+		places = append(places, p)
+	}
+	return places
+}
+
+func startCluster(t testing.TB, places []place, prove identity, args []string) *Cluster {
 	t.Helper()
 	dir := t.TempDir()
 	c := &Cluster{t: t}
 	proof := prove(t, dir)
-	ports := freePorts(t, 4*n)
 	var join []string
-	for i := range n {
-		join = append(join, ports[4*i+2])
-		if network != nil {
-			join[i] = network.gate(t, nodeName(i), ports[4*i+2])
-		}
+	for _, p := range places {
+		join = append(join, p.advertised)
 	}
-	for i := range n {
+	for i, p := range places {
 		name := nodeName(i)
-		at := ports[4*i : 4*i+4]
+		common := []string{
+			"--node-name", name, "--node-addr", p.node, "--node-advertised", p.advertised, "--gossip-addr", p.gossip, "--advertised-host", p.host,
+			"--bootstrap-expect", fmt.Sprint(len(places)), "--join", strings.Join(join, ","),
+		}
 		c.Nodes = append(c.Nodes, &Node{
 			t: t, Name: name, DataDir: filepath.Join(dir, name), log: &lockedBuffer{}, command: "server",
-			Stream: at[0], HTTP: "http://" + at[1], Management: "http://localhost:0",
-			args: slices.Concat([]string{
-				"--node-name", name, "--node-addr", at[2], "--node-advertised", join[i], "--gossip-addr", at[3], "--advertised-host", "localhost",
-				"--bootstrap-expect", fmt.Sprint(n), "--join", strings.Join(join, ","),
-			}, proof(name), args),
+			Stream: p.stream, HTTP: "http://" + p.http, Management: "http://localhost:0",
+			enter: p.enter, args: slices.Concat(common, proof(name), args),
 		})
 	}
 	t.Cleanup(func() {
@@ -197,9 +216,8 @@ func (c *Cluster) leaderBy(n *Node, stream string) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, port, _ := net.SplitHostPort(addr)
 	for _, other := range c.Nodes {
-		if strings.HasSuffix(other.Stream, ":"+port) {
+		if other.Stream == addr {
 			return other, nil
 		}
 	}

@@ -31,7 +31,7 @@ func StartPartitionable(t testing.TB, n int, args ...string) (*Cluster, *Network
 	t.Helper()
 	network := &Network{cut: map[direction]bool{}}
 	network.cond = sync.NewCond(&network.mu)
-	return startCluster(t, n, network, sharedSecret, args), network
+	return startCluster(t, onLoopback(t, n, network), sharedSecret, args), network
 }
 
 // Cut holds what one node says to another from now on.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os/exec"
 	"regexp"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -26,6 +27,9 @@ type Node struct {
 	args []string
 	// command is how the node is run: dev, or server as one of a Cluster.
 	command string
+	// enter is put in front of the command line: what leads into the node's
+	// namespace, if it has one.
+	enter []string
 
 	// Name is the node's in its cluster.
 	Name string
@@ -87,9 +91,11 @@ func (n *Node) tryStart(stream, http, management string) error {
 	if err != nil {
 		return err
 	}
-	args := append([]string{n.command, "--data-dir", n.DataDir, "--stream-addr", stream, "--http-addr", http,
-		"--management-addr", management, "--node-addr", "localhost:0", "--gossip-addr", "localhost:0", "--log-level", "info"}, n.args...)
-	n.process = exec.Command(path, args...)
+	line := append(slices.Clone(n.enter), path)
+	line = append(line, n.command, "--data-dir", n.DataDir, "--stream-addr", stream, "--http-addr", http,
+		"--management-addr", management, "--node-addr", "localhost:0", "--gossip-addr", "localhost:0", "--log-level", "info")
+	line = append(line, n.args...)
+	n.process = exec.Command(line[0], line[1:]...)
 	n.process.Stderr, n.before = n.log, len(n.Log())
 	out, err := n.process.StdoutPipe()
 	if err != nil {

@@ -24,6 +24,9 @@ type Watcher struct {
 	mu       sync.Mutex // guards all below
 	seen     []uint64   // hashes, by offset
 	problems []error
+	// reached is closed when seen has as many records as target says.
+	target  uint64
+	reached chan struct{} // nil: nobody waits
 }
 
 // Watch begins to read a stream on a node, from its first record.
@@ -85,6 +88,7 @@ func (w *Watcher) Record(offset uint64, body []byte) {
 	switch next := uint64(len(w.seen)); {
 	case offset == next:
 		w.seen = append(w.seen, hash)
+		w.arrived()
 	case offset > next:
 		w.fail(fmt.Errorf("offset %d where %d is due", offset, next))
 	case w.seen[offset] != hash:
@@ -110,6 +114,30 @@ func (w *Watcher) Next() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return uint64(len(w.seen))
+}
+
+// arrived expects mu to be held.
+func (w *Watcher) arrived() {
+	if w.reached != nil && uint64(len(w.seen)) >= w.target {
+		close(w.reached)
+		w.reached = nil
+	}
+}
+
+// Await waits until the reader has seen all before an offset. One caller at a
+// time.
+func (w *Watcher) Await(ctx context.Context, next uint64) error {
+	w.mu.Lock()
+	reached := make(chan struct{})
+	w.target, w.reached = next, reached
+	w.arrived()
+	w.mu.Unlock()
+	select {
+	case <-reached:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("reader of %s on %s is at offset %d, and not at %d: %w", w.stream, w.node, w.Next(), next, ctx.Err())
+	}
 }
 
 // Stop ends the reading.
