@@ -16,9 +16,9 @@ type conn struct {
 	b       *bundle
 	from    *peerConn // to be closed
 	net     net.Conn  // its own
-	cork    *cork // under TLS
-	plain   bool  // the kernel takes many runs at once
-	serves  bool  // carries requests, not streams
+	cork    *cork     // under TLS
+	plain   bool      // the kernel takes many runs at once
+	serves  bool      // carries requests, not streams
 	in      input
 	reader  *bufio.Reader
 	heard   atomic.Int64 // when bytes came last, in Unix nanoseconds
