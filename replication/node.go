@@ -260,8 +260,10 @@ func (n *Node) closeReplicas(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sweep has retention looked at, for streams that have any.
+// sweep has retention looked at, for streams that have any, and takes from idle
+// streams their open files.
 func (n *Node) sweep() {
+	n.store.CloseUnused()
 	n.Replicas(func(r *Replica) {
 		if r.retains.Load() {
 			r.post(event{kind: eventRetain})

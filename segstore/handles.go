@@ -15,17 +15,19 @@ import (
 const handlesMaxDefault = 1024
 
 // handles opens segment files on demand and closes the least recently used
-// ones, so that neither idle streams nor idle readers own a descriptor. A
-// handle in use, or one with bytes that are not synced, stays.
+// ones, and those that nobody has used for a while, so that neither idle streams
+// nor idle readers own a descriptor. A handle in use, or one with bytes that are
+// not synced, stays.
 type handles struct {
 	fs     vfs.FS
 	syncer *vfs.Syncer
 	max    int
 
-	// mu guards everything below and the handles' refs.
-	mu   sync.Mutex
-	open map[*segment]*handle
-	lru  list.List // of *handle; the front was used last
+	// mu guards everything below, and the handles' refs and rounds.
+	mu    sync.Mutex
+	open  map[*segment]*handle
+	lru   list.List // of *handle; the front was used last
+	round uint64    // calls of closeUnused
 }
 
 // handle is one open segment file.
@@ -33,13 +35,15 @@ type handle struct {
 	vfs.File
 	segment *segment
 	refs    int
-	gone    bool // out of the map: the last release closes
+	round   uint64 // of the table, when a use began last
+	gone    bool   // out of the map: the last release closes
 	element *list.Element
 }
 
-// use adds a use. The table's mu is held.
-func (h *handle) use() {
+// use adds a use of a handle. mu is held.
+func (hs *handles) use(h *handle) {
 	h.refs++
+	h.round = hs.round
 	h.segment.pins.Add(1)
 }
 
@@ -47,7 +51,7 @@ func (h *handle) use() {
 func (hs *handles) acquire(s *segment) (*handle, error) {
 	hs.mu.Lock()
 	if h := hs.open[s]; h != nil {
-		h.use()
+		hs.use(h)
 		hs.lru.MoveToFront(h.element)
 		hs.mu.Unlock()
 		return h, nil
@@ -80,12 +84,12 @@ func (hs *handles) adopt(s *segment, f vfs.File) *handle {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if h := hs.open[s]; h != nil {
-		h.use()
+		hs.use(h)
 		_ = f.Close() // nothing was written by it
 		return h
 	}
 	h := &handle{File: f, segment: s}
-	h.use()
+	hs.use(h)
 	if s.gone.Load() { // removed since: serve this one use
 		h.gone = true
 		return h
@@ -107,6 +111,24 @@ func (hs *handles) shrink(most int) {
 			hs.close(h)
 		}
 	}
+}
+
+// closeUnused closes the files of which no use has begun since the last call.
+func (hs *handles) closeUnused() {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	for e := hs.lru.Back(); e != nil; {
+		h := e.Value.(*handle)
+		if h.round == hs.round {
+			break // so have all in front of it
+		}
+		e = e.Prev()
+		if h.refs == 0 && !h.segment.dirty() {
+			hs.take(h)
+			hs.close(h)
+		}
+	}
+	hs.round++
 }
 
 func (hs *handles) take(h *handle) {

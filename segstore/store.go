@@ -439,6 +439,11 @@ func (s *Store) Quarantine(inc chunk.Incarnation) error {
 	return await(s.syncer, func(done func(error)) { s.journal.Remove(inc, done) })
 }
 
+// CloseUnused closes the segment files that nobody has used since the last call;
+// the next use of one opens it anew. Called from time to time, it leaves idle
+// streams without a descriptor.
+func (s *Store) CloseUnused() { s.handles.closeUnused() }
+
 // StoreStats counts what a store holds and does.
 type StoreStats struct {
 	Streams, OpenLogs, OpenFiles int
