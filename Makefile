@@ -76,3 +76,6 @@ ci: ## what a change must pass before it lands
 	.ci/run
 clean: ## remove what was built
 	rm -rf bin build
+.PHONY: thousand-long
+thousand-long: ## 1,000 streams on three nodes: what they cost to make and to keep, and what happens when nodes die, drain, hang
+	THOUSAND=$(or $(THOUSAND),1000) go test ./integration -run '^TestThousand_' -count 1 -timeout 60m -v

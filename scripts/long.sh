@@ -33,6 +33,7 @@ step transfers make transfers-long
 step partition make partition-long
 step namespaces make namespaces-long
 step replicas make replicas-long
+step thousand make thousand-long
 step bench make bench
 step bench-cluster make bench-cluster
 step bench-tracking make bench-tracking

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/millrace/millrace/admin"
@@ -27,18 +28,20 @@ func (c *Cluster) SameReplicas() error {
 	if err != nil {
 		return err
 	}
-	seen := map[string][]Copy{} // by stream, a copy for each replica
-	for _, s := range streams {
-		if err := c.AwaitLevel(s.Name); err != nil {
-			return err
-		}
-		for _, name := range s.Replicas {
-			copied, err := c.Named(name).readAsClient(s.Name)
-			if err != nil {
-				return err
-			}
-			seen[s.Name] = append(seen[s.Name], copied)
-		}
+	seen := make([][]Copy, len(streams)) // a copy for each replica
+	errs := make([]error, len(streams))
+	turns := make(chan struct{}, lookedAtOnce)
+	var all sync.WaitGroup
+	for i, s := range streams {
+		turns <- struct{}{}
+		all.Go(func() {
+			seen[i], errs[i] = c.look(s)
+			<-turns
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	for _, n := range c.Nodes {
 		n.Kill()
@@ -50,7 +53,7 @@ func (c *Cluster) SameReplicas() error {
 		}
 	}
 	var problems []error
-	for _, s := range streams {
+	for i, s := range streams {
 		var replicas []*Disk
 		for _, name := range s.Replicas {
 			if d := disks[name][s.Incarnation]; d != nil {
@@ -59,11 +62,30 @@ func (c *Cluster) SameReplicas() error {
 				problems = append(problems, fmt.Errorf("node %s has no replica", name))
 			}
 		}
-		if err := errors.Join(append(problems, judgeReplicas(replicas, seen[s.Name]))...); err != nil {
+		if err := errors.Join(append(problems, judgeReplicas(replicas, seen[i]))...); err != nil {
 			return fmt.Errorf("stream %s: %w", s.Name, err)
 		}
 	}
 	return nil
+}
+
+// lookedAtOnce bounds the streams that are looked at side by side; most of what
+// one needs is waiting until it is surely level.
+const lookedAtOnce = 16
+
+// look waits until a stream's replicas are level, and reads each.
+func (c *Cluster) look(s admin.Stream) (copies []Copy, err error) {
+	if err := c.AwaitLevel(s.Name); err != nil {
+		return nil, err
+	}
+	for _, name := range s.Replicas {
+		copied, err := c.Named(name).readAsClient(s.Name)
+		if err != nil {
+			return nil, err
+		}
+		copies = append(copies, copied)
+	}
+	return copies, nil
 }
 
 // judgeReplicas compares all that was seen of one stream.
