@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-cluster bench-tracking kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long namespaces-long replicas-long operators-test
+.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-cluster bench-tracking kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long namespaces-long replicas-long operators-test refill-long
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -39,8 +39,8 @@ mutants: ## break the store's code in each way of a list: the walks over crashes
 	go test ./segstore -run '^TestMutants$$' -count 1 -timeout 0 -v -mutants
 kill-test: ## kill -9 at ROUNDS (10) random moments under load
 	KILL_ROUNDS=$(ROUNDS) go test ./integration -run '^TestKill$$' -count 1 -timeout 60m -v
-cluster-test: ## kill -9 of nodes in a cluster of three under load, CLUSTER_KILLS (5) times
-	CLUSTER_KILLS=$(or $(CLUSTER_KILLS),5) go test ./integration -run '^TestCluster' -count 1 -timeout 30m -v
+cluster-test: ## kill -9 of nodes in a cluster of three under load, CLUSTER_KILLS (5) times; disks emptied, bits flipped
+	CLUSTER_KILLS=$(or $(CLUSTER_KILLS),5) REFILLS=2 go test ./integration -run '^Test(Cluster|Refill)' -count 1 -timeout 30m -v
 cluster-long: ## the same for longer: 20 kills, 4 nodes that hang for 10 s, 10 times all nodes at once
 	CLUSTER_KILLS=20 CLUSTER_PAUSES=4 CLUSTER_KILL_ALL=10 go test ./integration -run '^TestCluster' -count 1 -timeout 60m -v
 transfers-long: ## 100 moves of leaders under load, on a quiet machine: the longest gap, and where the time goes
@@ -55,6 +55,8 @@ namespaces-long: ## the same on networks of their own, which lose what they do n
 	NAMESPACES=$(or $(NAMESPACES),11) go test ./integration -run '^TestNamespaces_' -count 1 -timeout 30m -v
 replicas-long: ## add, remove and move replicas of a stream of 1 GB while it is written
 	REPLICA_FILL=1000000000 go test ./integration -run '^TestReplicas_comeAndGo' -count 1 -timeout 30m -v
+refill-long: ## empty disks of nodes, 6 in a row with 600 MB on each, and flip bits of nodes that run, under load
+	REFILLS=6 REFILL_BYTES=600000000 go test ./integration -run '^TestRefill' -count 1 -timeout 30m -v
 overtake: ## 24 h of stored offsets on a clock of its own, and each mechanism switched off
 	OVERTAKE_HOURS=24 OVERTAKE_MANY_HOURS=3 OVERTAKE_CONTROLS=1 go test ./integration/overtake -count 1 -timeout 30m -v
 overtake-long: ## 24 h of 100,000 references (of which make overtake runs 3 h)

@@ -152,12 +152,12 @@ func (h *house) Balance(_ context.Context, all, dry bool) (Balance, error) {
 	return b, nil
 }
 
-// Progress: n1 is at chunk 9, all others at 4.
+// Progress: n1 is at chunk 9, all others at 4 with two damaged segments.
 func (h *house) Progress(_ context.Context, node string, _ chunk.Incarnation) (Progress, error) {
 	if node == "n1" {
 		return Progress{CommittedLSN: 9, NextOffset: 90}, nil
 	}
-	return Progress{CommittedLSN: 4, NextOffset: 40}, nil
+	return Progress{CommittedLSN: 4, NextOffset: 40, DamagedSegments: 2}, nil
 }
 
 func (h *house) CreateVHost(_ context.Context, _, name string) error {

@@ -24,7 +24,7 @@ type Placement interface {
 }
 
 // Progress is how far a replica is.
-type Progress struct{ CommittedLSN, NextOffset, DiskBytes uint64 }
+type Progress struct{ CommittedLSN, NextOffset, DiskBytes, DamagedSegments uint64 }
 
 // Values of Replica.State.
 const (
@@ -46,6 +46,8 @@ type Replica struct {
 	NextOffset   *uint64 `json:"next_offset,omitempty"`
 	DiskBytes    *uint64 `json:"disk_bytes,omitempty"`
 	Behind       *uint64 `json:"behind_chunks,omitempty"`
+	// Damaged segments are known to be damaged there; the log's end counts as one.
+	Damaged *uint64 `json:"damaged_segments,omitempty"`
 }
 
 // Balance is what evens out leaders and replicas over the nodes.
@@ -96,6 +98,7 @@ func (s *Server) replicasOf(ctx context.Context, stream *catalog.Stream) []Repli
 		asked.Go(func() {
 			if p, err := s.placement.Progress(ctx, node, stream.Incarnation); err == nil {
 				list[i].CommittedLSN, list[i].NextOffset, list[i].DiskBytes = &p.CommittedLSN, &p.NextOffset, &p.DiskBytes
+				list[i].Damaged = &p.DamagedSegments
 			}
 		})
 	}

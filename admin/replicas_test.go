@@ -24,13 +24,13 @@ func TestAPI_replicas(t *testing.T) {
 		status                   int
 		says                     string
 	}{
-		{"one", "watcher", "GET", at, 200, `[{"node":"n1","state":"leads","voter":true,"committed_lsn":9,"next_offset":90,"disk_bytes":0,"behind_chunks":0}]`},
+		{"one", "watcher", "GET", at, 200, `[{"node":"n1","state":"leads","voter":true,"committed_lsn":9,"next_offset":90,"disk_bytes":0,"behind_chunks":0,"damaged_segments":0}]`},
 		{"monitoring adds nothing", "watcher", "PUT", at + "/n2", 403, ""},
 		{"to a node that is down", "root", "PUT", at + "/n4", 412, "does not answer"},
 		{"to a stranger", "root", "PUT", at + "/n9", 404, "node_missing"},
 		{"where one is", "root", "PUT", at + "/n1", 409, "replica_exists"},
 		{"the only one", "root", "DELETE", at + "/n1", 412, "add one on another node first"},
-		{"add", "root", "PUT", at + "/n2", 202, `{"node":"n2","state":"catching up","voter":false,"committed_lsn":4,"next_offset":40,"disk_bytes":0,"behind_chunks":5}`},
+		{"add", "root", "PUT", at + "/n2", 202, `{"node":"n2","state":"catching up","voter":false,"committed_lsn":4,"next_offset":40,"disk_bytes":0,"behind_chunks":5,"damaged_segments":2}`},
 		{"the next has to wait for it", "root", "PUT", at + "/n3", 412, "n2 is 5 chunks behind"},
 		{"nor can one move", "root", "PUT", at + "/n3?instead=n1", 412, "still catching up"},
 		{"remove it again", "root", "DELETE", at + "/n2", 202, `"state":"leaving"`},

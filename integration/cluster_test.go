@@ -54,9 +54,9 @@ const (
 	clusterPublishers = 2
 )
 
-func newClusterTest(t *testing.T) *clusterTest {
+func newClusterTest(t *testing.T, args ...string) *clusterTest {
 	t.Helper()
-	c := &clusterTest{t: t, cluster: harness.StartCluster(t, 3)}
+	c := &clusterTest{t: t, cluster: harness.StartCluster(t, 3, args...)}
 	t.Logf("FIGURE cluster: three nodes are ready %d ms after their start; goal %d ms", c.cluster.Ready.Milliseconds(), startMax.Milliseconds())
 	if c.cluster.Ready > startMax {
 		t.Errorf("the cluster took %v to start", c.cluster.Ready)
@@ -88,13 +88,18 @@ func (c *clusterTest) createWith(more map[string]string) {
 
 func (c *clusterTest) dial(n *harness.Node) *client.Conn {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), usableWithin)
-	defer cancel()
-	conn, err := client.Dial(ctx, client.Config{Addr: n.Stream, Name: "cluster test"})
+	conn, err := c.dialWithin(n, usableWithin)
 	if err != nil {
 		c.t.Fatalf("dial node %s: %v", n.Name, err)
 	}
 	return conn
+}
+
+// dialWithin is dial to a node that may not serve.
+func (c *clusterTest) dialWithin(n *harness.Node, patience time.Duration) (*client.Conn, error) {
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	return client.Dial(ctx, client.Config{Addr: n.Stream, Name: "cluster test", Timeout: patience})
 }
 
 // start begins the traffic, and returns once it flows.

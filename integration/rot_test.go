@@ -579,6 +579,10 @@ func TestRot_flips(t *testing.T) {
 		if err != nil || !bytes.Contains(body, []byte(`"damaged_segments":1`)) {
 			t.Errorf("%s: figures do not tell: %v, %s", r.stream, err, body)
 		}
+		body, err = n.Get("/api/v1/streams/%2F/" + r.stream + "/replicas")
+		if err != nil || !bytes.Contains(body, []byte(`"damaged_segments":1`)) {
+			t.Errorf("%s: the list of replicas does not tell: %v, %s", r.stream, err, body)
+		}
 		err = n.Call("POST", "/api/v1/streams/%2F/"+r.stream+"/repair", nil, nil)
 		if err == nil || !strings.Contains(err.Error(), "412") || !strings.Contains(err.Error(), "no other replica") || !strings.Contains(err.Error(), "(offsets ") {
 			t.Errorf("%s: repair: %v", r.stream, err)

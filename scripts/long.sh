@@ -34,6 +34,7 @@ step partition make partition-long
 step namespaces make namespaces-long
 step replicas make replicas-long
 step thousand make thousand-long
+step refill make refill-long
 step bench make bench
 step bench-cluster make bench-cluster
 step bench-tracking make bench-tracking

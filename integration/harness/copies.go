@@ -83,11 +83,16 @@ func (c *Copy) SameMessages(other *Copy) error {
 // ReadCopy has a client read what a node's replica of a stream holds, from one
 // offset up to another.
 func (n *Node) ReadCopy(stream string, first, next uint64) Copy {
+	return n.ReadCopyWithin(stream, first, next, time.Minute)
+}
+
+// ReadCopyWithin is ReadCopy with a bound on how long it may take.
+func (n *Node) ReadCopyWithin(stream string, first, next uint64, patience time.Duration) Copy {
 	c := newCopy(fmt.Sprintf("as readers of node %s see it", n.Name), chunk.Offset(first))
 	if first == next {
 		return c
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := client.Dial(ctx, client.Config{Addr: n.Stream, Name: "checker"})
 	if err != nil {

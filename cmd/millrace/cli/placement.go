@@ -32,7 +32,7 @@ func replicaList(t *terminal) *cobra.Command {
 }
 
 func printReplicas(t *terminal, format string, list []admin.Replica) error {
-	out := listing{columns: []column{left("NODE"), left("STATE"), left("COUNTS"), right("NEXT OFFSET"), right("COMMITTED"), right("BEHIND"), right("DISK")}}
+	out := listing{columns: []column{left("NODE"), left("STATE"), left("COUNTS"), right("NEXT OFFSET"), right("COMMITTED"), right("BEHIND"), right("DISK"), right("DAMAGED")}}
 	known := func(n *uint64, show func(uint64) string) string {
 		if n == nil {
 			return "-"
@@ -45,7 +45,7 @@ func printReplicas(t *terminal, format string, list []admin.Replica) error {
 		if r.Voter {
 			counts = "yes"
 		}
-		out.add(r, r.Node, r.State, counts, known(r.NextOffset, plain), known(r.CommittedLSN, plain), known(r.Behind, plain), known(r.DiskBytes, size))
+		out.add(r, r.Node, r.State, counts, known(r.NextOffset, plain), known(r.CommittedLSN, plain), known(r.Behind, plain), known(r.DiskBytes, size), known(r.Damaged, plain))
 	}
 	return out.print(t.out, format)
 }

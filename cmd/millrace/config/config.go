@@ -45,6 +45,8 @@ type Config struct {
 	// RetentionInterval is how often streams' limits are looked at without
 	// another reason.
 	RetentionInterval time.Duration
+	// ScrubPeriod is the time within which every byte on disk is read once.
+	ScrubPeriod time.Duration
 	// Disk tells how much of the disk stays free.
 	Disk segstore.DiskRule
 	// Join, BootstrapExpect and SecretFile are about clusters.
@@ -116,6 +118,7 @@ func Server() Config {
 	c.LogLevel = "info"
 	c.PublisherDuplicate = "takeover"
 	c.RetentionInterval = 10 * time.Second
+	c.ScrubPeriod = segstore.ScrubPeriodDefault
 	c.Disk = segstore.DiskRule{FreeMin: 2 << 30, FreeMinPercent: 5, LowPercent: 125, FloorPercent: 25}
 	c.BootstrapExpect = 1
 	c.Tracking = Tracking{
@@ -185,6 +188,9 @@ func (c Config) Validate() error {
 	c.Tracking.validate(bad)
 	if c.RetentionInterval <= 0 {
 		bad("retention.interval", "%s must be above 0", c.RetentionInterval)
+	}
+	if c.ScrubPeriod < time.Second {
+		bad("scrub.period", "%s must be a second or more", c.ScrubPeriod)
 	}
 	if c.Disk.FreeMin < 0 {
 		bad("disk.free_min", "%d bytes: 0, for no limit, or more", c.Disk.FreeMin)

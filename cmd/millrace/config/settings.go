@@ -65,6 +65,7 @@ var settings = []setting{
 	{"tracking.publishers", "publishers of a stream that are remembered; beyond, the least recently writing go", true, func(c *Config) any { return &c.Tracking.Publishers }},
 	{"tracking.grace", "how long a stored offset stays that lies before the first message; 0 = not at all", true, func(c *Config) any { return &c.Tracking.Grace }},
 	{"retention.interval", "how often streams' limits are looked at without another reason", false, func(c *Config) any { return &c.RetentionInterval }},
+	{"scrub.period", "time within which every byte on disk is read once and held against its checksum", false, func(c *Config) any { return &c.ScrubPeriod }},
 	{"disk.free_min", "free bytes of the disk below which publishers are stopped; 0 = no limit", false, func(c *Config) any { return &c.Disk.FreeMin }},
 	{"disk.free_min_percent", "the same as a percentage of the disk; the higher of the two counts", false, func(c *Config) any { return &c.Disk.FreeMinPercent }},
 	{"disk.low_water_percent", "retention runs, and stopped publishers go on, at so many percent of that limit; under 100 is 100", false, func(c *Config) any { return &c.Disk.LowPercent }},

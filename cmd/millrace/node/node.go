@@ -221,7 +221,7 @@ func (n *Node) openStore(context.Context) error {
 func (n *Node) scrub() {
 	ctx, stop := context.WithCancel(context.Background())
 	n.stopScrub = stop
-	n.scrubber = n.store.NewScrubber(segstore.ScrubOptions{}) // what it finds, damaged hears
+	n.scrubber = n.store.NewScrubber(segstore.ScrubOptions{Period: n.config.ScrubPeriod}) // what it finds, damaged hears
 	n.scrubbed.Go(func() { n.scrubber.Run(ctx) })
 }
 

@@ -47,8 +47,10 @@ func (p placement) Balance(ctx context.Context, all, dry bool) (admin.Balance, e
 // methodProgress asks how far a replica is:
 //
 //	request  stream u64
-//	answer   committed LSN u64 | next offset u64 | bytes on disk u64
+//	answer   committed LSN u64 | next offset u64 | bytes on disk u64 | damaged segments u64
 const methodProgress uint16 = groupRepair<<8 + 3
+
+const progressBytes = 32
 
 // progressPatience bounds the wait for one node's answer.
 const progressPatience = 2 * time.Second
@@ -65,15 +67,19 @@ func (p placement) Progress(ctx context.Context, node string, stream chunk.Incar
 	if err != nil {
 		return admin.Progress{}, err
 	}
-	if len(answer) != 24 {
+	if len(answer) != progressBytes {
 		return admin.Progress{}, fmt.Errorf("node %s: answer of %d bytes", node, len(answer))
 	}
-	return admin.Progress{CommittedLSN: be.Uint64(answer), NextOffset: be.Uint64(answer[8:]), DiskBytes: be.Uint64(answer[16:])}, nil
+	return admin.Progress{
+		CommittedLSN: be.Uint64(answer), NextOffset: be.Uint64(answer[8:]), DiskBytes: be.Uint64(answer[16:]), DamagedSegments: be.Uint64(answer[24:]),
+	}, nil
 }
 
 func (n *Node) progress(stream chunk.Incarnation) (admin.Progress, error) {
 	f, err := figures{n}.Figures(stream)
-	return admin.Progress{CommittedLSN: f.CommittedLSN, NextOffset: f.NextOffset, DiskBytes: f.Bytes.Disk}, err
+	return admin.Progress{
+		CommittedLSN: f.CommittedLSN, NextOffset: f.NextOffset, DiskBytes: f.Bytes.Disk, DamagedSegments: uint64(f.DamagedSegments),
+	}, err
 }
 
 // serveProgress answers another node.
@@ -85,5 +91,6 @@ func (n *Node) serveProgress(body []byte) (uint16, []byte) {
 	}
 	answer := be.AppendUint64(nil, p.CommittedLSN)
 	answer = be.AppendUint64(answer, p.NextOffset)
-	return statusDone, be.AppendUint64(answer, p.DiskBytes)
+	answer = be.AppendUint64(answer, p.DiskBytes)
+	return statusDone, be.AppendUint64(answer, p.DamagedSegments)
 }
