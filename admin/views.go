@@ -44,12 +44,12 @@ type Disk struct {
 
 // Scrub is how far the node is with reading its disk through for rot.
 type Scrub struct {
-	Rounds     uint64    `json:"rounds"` // finished since the start
-	RoundBegan time.Time `json:"round_began"`
-	RoundBytes int64     `json:"round_bytes"` // to be read in this round
-	RoundDone  int64     `json:"round_done"`  // of these
-	Bytes      uint64    `json:"bytes"`       // read since the start
-	Damaged    uint64    `json:"damaged"`     // files found damaged since the start
+	Rounds     uint64    `json:"rounds"`               // finished since the start
+	RoundBegan time.Time `json:"round_began,omitzero"` // absent before the first
+	RoundBytes int64     `json:"round_bytes"`          // to be read in this round
+	RoundDone  int64     `json:"round_done"`           // of these
+	Bytes      uint64    `json:"bytes"`                // read since the start
+	Damaged    uint64    `json:"damaged"`              // files found damaged since the start
 	// Compared are places at which a follower here and its leader were held
 	// against each other since the start; Differing those where they differ.
 	Compared  uint64 `json:"compared"`

@@ -25,6 +25,9 @@ const (
 	scrubRateMin = 256 << 10
 	// scrubBurst bounds what is read in one step, in bytes.
 	scrubBurst = 1 << 20
+	// scrubLook is how soon a scrub looks again that found no log to read: a
+	// node's logs are opened after its store.
+	scrubLook = time.Minute
 )
 
 // ScrubOptions set how a node looks for rot.
@@ -40,7 +43,10 @@ type ScrubOptions struct {
 // byte against its CRCs and every sealed file against its summary: rot is to be
 // found while another replica still has the bytes (design 3.7). A sealed segment
 // that fails is marked damaged, as if a reader had met it. Rounds begin a period
-// apart; within one the rate follows from what there is to read.
+// apart; within one the rate follows from what there is to read. Logs that are
+// opened during a round are read at its end. Where in the logs a round begins
+// follows from the time, so that a node that is started again and again does not
+// read the first of them each time and the last ones never.
 //
 // It owns no goroutine: Run is a loop around Step, which one goroutine calls.
 type Scrubber struct {
@@ -50,9 +56,10 @@ type Scrubber struct {
 
 	// The stepper's own.
 	queue  []*segment
-	file   *scrubbed // the one that is being read
-	tokens int64     // bytes that may be read now
-	rate   int64     // bytes a second
+	joined map[*Log]bool // the logs of this round
+	file   *scrubbed     // the one that is being read
+	tokens int64         // bytes that may be read now
+	rate   int64         // bytes a second
 	last   time.Time
 
 	mu    sync.Mutex // guards stats
@@ -128,6 +135,9 @@ func (k *Scrubber) Step(now time.Time) time.Duration {
 	k.last = now
 	for k.tokens > 0 {
 		if k.file == nil && !k.next() {
+			if k.join() {
+				continue
+			}
 			k.note(func(s *ScrubStats) { s.Rounds++; s.RoundDone = s.RoundBytes })
 			return k.begin(now)
 		}
@@ -149,24 +159,49 @@ func (k *Scrubber) begin(now time.Time) (wait time.Duration) {
 	if began := k.Stats().RoundBegan; !began.IsZero() && now.Before(began.Add(k.period)) {
 		return began.Add(k.period).Sub(now)
 	}
-	total := int64(0)
-	k.queue = k.queue[:0]
+	k.queue, k.joined = k.queue[:0], map[*Log]bool{}
+	k.note(func(s *ScrubStats) { s.RoundBytes, s.RoundDone = 0, 0 })
+	if !k.join() {
+		return min(k.period, scrubLook)
+	}
+	k.turn(now)
+	k.last = now
+	k.note(func(s *ScrubStats) { s.RoundBegan = now })
+	return 0
+}
+
+// join takes the logs into the round that are open and not in it yet; false if
+// there is none with anything to read.
+func (k *Scrubber) join() bool {
+	total, before := k.Stats().RoundBytes, len(k.queue)
 	for _, l := range k.store.openLogs() {
-		if lay := l.layout.Load(); lay != nil {
-			for _, s := range lay.segments {
-				k.queue = append(k.queue, s)
-				total += s.synced.Load()
-			}
+		lay := l.layout.Load()
+		if lay == nil || k.joined[l] {
+			continue
+		}
+		k.joined[l] = true
+		for _, s := range lay.segments {
+			k.queue = append(k.queue, s)
+			total += s.synced.Load()
 		}
 	}
 	k.rate = max(total*8/scrubShare/max(int64(k.period/time.Second), 1), scrubRateMin)
-	k.last = now
-	k.note(func(s *ScrubStats) { s.RoundBegan, s.RoundBytes, s.RoundDone = now, total, 0 })
-	if len(k.queue) == 0 { // nothing to read: as if it had been
-		k.note(func(s *ScrubStats) { s.Rounds++ })
-		return k.period
+	k.note(func(s *ScrubStats) { s.RoundBytes = total })
+	return len(k.queue) > before
+}
+
+// turn has a round begin with the segment at which one would be now that is
+// through in a round's share of the period and begins again at once.
+func (k *Scrubber) turn(now time.Time) {
+	span := k.period * scrubShare / 8
+	part := float64(now.UnixNano()%int64(span)) / float64(span)
+	at := int64(part * float64(k.Stats().RoundBytes))
+	for i, s := range k.queue {
+		if at -= s.synced.Load(); at < 0 {
+			k.queue = slices.Concat(k.queue[i:], k.queue[:i])
+			return
+		}
 	}
-	return 0
 }
 
 // openLogs returns the logs that are open now, in the order of incarnations.

@@ -71,6 +71,55 @@ func TestScrubber_readsEverythingOnceAPeriod(t *testing.T) {
 	}
 }
 
+// A scrub begins with the store, before any log is open: it finds them soon, and
+// those that are opened while it reads.
+func TestScrubber_logsOpenedLater(t *testing.T) {
+	s := newScrubbing(t)
+	s.must(s.store.Close())
+	s.open()
+	s.scrubber = s.store.NewScrubber(ScrubOptions{})
+	wait := s.scrubber.Step(s.clock)
+	if wait > time.Hour {
+		t.Fatalf("nothing is open yet: looks again after %s", wait)
+	}
+	s.clock = s.clock.Add(wait)
+	const second = testIncarnation + 1
+	s.must(s.store.Create("second", second))
+	early, _, err := s.store.Open(second, s.config)
+	s.must(err)
+	s.scrubber.Step(s.clock)
+	s.openLog()
+	s.round()
+	var bytes int64
+	for _, l := range []*Log{early, s.log} {
+		for _, info := range l.Segments() {
+			bytes += info.Size
+		}
+	}
+	if st := s.scrubber.Stats(); int64(st.Bytes) != bytes || st.RoundBytes != bytes || st.Rounds != 1 {
+		t.Errorf("%+v, want %d bytes", st, bytes)
+	}
+}
+
+// Nodes are started anew within a period. What their scrubs begin with goes
+// round with the time.
+func TestScrubber_beginsWhereTheTimeIs(t *testing.T) {
+	s := newScrubbing(t)
+	segments := s.log.layout.Load().segments
+	for _, of := range segments {
+		of.synced.Store(1000)
+	}
+	span := ScrubPeriodDefault * scrubShare / 8
+	start := s.clock.Add(-time.Duration(s.clock.UnixNano() % int64(span)))
+	for i := range segments {
+		again := s.store.NewScrubber(ScrubOptions{})
+		again.Step(start.Add(span*time.Duration(i)/4 + time.Hour))
+		if again.file != nil || len(again.queue) != len(segments) || again.queue[0] != segments[i] {
+			t.Errorf("after %d quarters of a round it does not begin with segment %d", i, i)
+		}
+	}
+}
+
 // Every flipped byte of a sealed segment, footer included, is found and named;
 // the log goes on, and readers are told.
 func TestScrubber_findsEveryFlippedByte(t *testing.T) {

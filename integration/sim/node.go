@@ -215,6 +215,9 @@ func (n *node) scrubbed() bool {
 	for until := n.scrubber.Stats().Rounds + 2; n.scrubber.Stats().Rounds < until; {
 		now = now.Add(100 * time.Millisecond)
 		n.scrubber.Step(now)
+		if n.scrubber.Stats().RoundBytes == 0 {
+			break // no log is open
+		}
 	}
 	return n.scrubber.Stats().Damaged > 0
 }
