@@ -29,6 +29,8 @@ type Gossip struct {
 	Host string
 	// Secrets are the cluster's, the one to encrypt by first.
 	Secrets [][]byte
+	// Wall is the clock that others are told: the machine's by default.
+	Wall func() time.Time
 }
 
 const (
@@ -69,6 +71,8 @@ type gossip struct {
 	news chan *memberlist.Node // events: look at this node
 	addr string                // that others are told
 	once sync.Once             // of close
+
+	clocks clocks
 }
 
 // nodeMeta travels with a node's name; it must stay under memberlist's 512
@@ -89,6 +93,10 @@ func (c *Cluster) openGossip() (*gossip, error) {
 		return nil, fmt.Errorf("gossip keys: %w", err)
 	}
 	g := &gossip{c: c, news: make(chan *memberlist.Node, gossipEvents)}
+	g.clocks.read, g.clocks.wall = map[protocol.NodeID]reading{}, c.config.Gossip.Wall
+	if g.clocks.wall == nil {
+		g.clocks.wall = time.Now
+	}
 	if g.meta, err = json.Marshal(nodeMeta{c.config.Endpoints.Node, c.identity().Disk}); err != nil {
 		return nil, err
 	}
@@ -130,7 +138,7 @@ func (g *gossip) config(ring *memberlist.Keyring) (*memberlist.Config, error) {
 		return nil, fmt.Errorf("advertise gossip at %s: %w", g.c.config.Gossip.Host, err)
 	}
 	m.AdvertisePort = at.Port
-	m.Delegate, m.Events, m.Conflict, m.Alive = g, g, g, g
+	m.Delegate, m.Events, m.Conflict, m.Alive, m.Ping = g, g, g, g, g
 	m.Logger = (&hushed{log: g.c.config.Log.Named("gossip")}).logger()
 	return m, nil
 }

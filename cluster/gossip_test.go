@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,10 +20,17 @@ import (
 // chatty are nodes that gossip.
 func (w *town) chatty(names ...protocol.NodeID) []*site {
 	w.t.Helper()
+	return w.chattyAs(func(*site) {}, names...)
+}
+
+// chattyAs changes each before it starts.
+func (w *town) chattyAs(change func(*site), names ...protocol.NodeID) []*site {
+	w.t.Helper()
 	var sites []*site
 	for i, name := range names {
 		s := w.site(name)
 		s.gossip = Gossip{Addr: "127.0.0.1:0", Host: "127.0.0.1", Secrets: [][]byte{bytes.Repeat([]byte{1}, 32)}}
+		change(s)
 		joins := Joins{Expect: 1}
 		if i > 0 {
 			joins = Joins{Addresses: []string{sites[0].addr}}
@@ -209,5 +217,37 @@ func TestGossip_isAHint(t *testing.T) {
 	c.presence.look(now)
 	if want := map[protocol.NodeID]catalog.Presence{"n2": catalog.Gone}; fmt.Sprint(gone) != fmt.Sprint(want) {
 		t.Errorf("told %v, want %v: a link outweighs gossip", gone, want)
+	}
+}
+
+// TestGossip_tellsClocks: every node knows what the others' clocks say, also one
+// that is wrong; a node that is silent is forgotten, and so is one that is no
+// member any more.
+func TestGossip_tellsClocks(t *testing.T) {
+	t.Parallel()
+	w := newTown(t)
+	const ahead = 30 * 24 * time.Hour
+	sites := w.chattyAs(func(s *site) {
+		if s.name == "n2" {
+			s.gossip.Wall = func() time.Time { return time.Now().Add(ahead) }
+		}
+	}, "n1", "n2", "n3")
+	off := func(s *site) (list []time.Duration) {
+		for _, c := range s.Clocks() {
+			list = append(list, time.Until(c).Round(time.Hour))
+		}
+		slices.Sort(list)
+		return list
+	}
+	for i, want := range [][]time.Duration{{0, ahead}, {0, 0}, {0, ahead}} {
+		until(t, "clocks are known", func() bool { return slices.Equal(off(sites[i]), want) })
+	}
+	k := &sites[0].Cluster.gossip.clocks
+	k.mu.Lock()
+	k.read["n2"] = reading{time.Now(), time.Now().Add(-clockFresh - time.Second)}
+	k.read["stranger"] = reading{time.Now(), time.Now()}
+	k.mu.Unlock()
+	if list := off(sites[0]); len(list) > 2 || len(list) == 2 && list[1] != ahead { // n2 may have answered since
+		t.Errorf("an old reading and a stranger's count: %v", list)
 	}
 }

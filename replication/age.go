@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +28,34 @@ type ageClock struct {
 	newest chunk.Timestamp
 }
 
+// clocks are what the other voters' say.
+func (a *ageClock) clocks() (list []chunk.Timestamp) {
+	if a.others == nil {
+		return nil
+	}
+	for _, t := range a.others() {
+		list = append(list, chunk.Timestamp(t.UnixMilli()))
+	}
+	return list
+}
+
+// stamp returns the timestamp of what is written at a moment of the clock, behind
+// records of an earlier one. Where there are others, a clock that is more than an
+// hour ahead of all of them is not believed, since timestamps never go back. They
+// are asked only where the clock says that so much has passed.
+func (n *Node) stamp(last chunk.Timestamp, now time.Time) chunk.Timestamp {
+	wall := chunk.Timestamp(now.UnixMilli())
+	if wall <= last {
+		return last
+	}
+	if wall > last+segstore.ClockJumpMax {
+		if others := n.age.clocks(); len(others) > 0 && wall > slices.Max(others)+segstore.ClockJumpMax {
+			return max(last, slices.Max(others))
+		}
+	}
+	return wall
+}
+
 // found notes the newest record of a log that was opened.
 func (a *ageClock) found(newest chunk.Timestamp) {
 	a.mu.Lock()
@@ -38,12 +67,7 @@ func (a *ageClock) found(newest chunk.Timestamp) {
 // whether it is another than the clock says.
 func (n *Node) ageNow(now time.Time) (chunk.Timestamp, bool) {
 	a := &n.age
-	evidence := segstore.Evidence{}
-	if a.others != nil {
-		for _, t := range a.others() {
-			evidence.Others = append(evidence.Others, chunk.Timestamp(t.UnixMilli()))
-		}
-	}
+	evidence := segstore.Evidence{Others: a.clocks()}
 	steady := n.steady(now)
 	a.mu.Lock()
 	defer a.mu.Unlock()

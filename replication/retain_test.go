@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/vfs"
 )
 
@@ -68,6 +69,48 @@ func TestRetention_doubtsAClockThatJumps(t *testing.T) {
 					if n := len(f.records()); (n > 0) != wait.kept {
 						t.Fatalf("%d records %d minutes later, kept should be %v", n, wait.minutes, wait.kept)
 					}
+				}
+			})
+		})
+	}
+}
+
+// TestTurn_stampsByTheOthers: what a leader writes bears the time that its clock
+// says, unless others are there and all are more than an hour behind that.
+func TestTurn_stampsByTheOthers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		others []time.Duration
+		want   time.Duration // ahead
+	}{
+		{"alone", nil, thirtyDays},
+		{"all others know better", []time.Duration{0, time.Minute}, time.Minute},
+		{"one is as far", []time.Duration{0, thirtyDays}, thirtyDays},
+		{"hardly ahead of one", []time.Duration{0, thirtyDays - 50*time.Minute}, thirtyDays},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				clock := newJumpingClock()
+				f := newFixture(t, vfs.NewMem(), "/data", func(f *fixture) {
+					f.config.Clock = clock
+					f.config.Clocks = func() (list []time.Time) {
+						for _, ahead := range c.others {
+							list = append(list, time.Now().Add(ahead))
+						}
+						return list
+					}
+				})
+				defer f.stop()
+				f.lead(1)
+				p := f.declare("")
+				f.publish(p, numbered(1, 1, 100)...)
+				time.Sleep(time.Minute)
+				clock.set(thirtyDays)
+				f.publish(p, numbered(2, 1, 100)...)
+				synctest.Wait()
+				at, _, ok, err := f.replica.TimestampAt(1)
+				if want := chunk.Timestamp(time.Now().Add(c.want).UnixMilli()); !ok || err != nil || at != want {
+					t.Errorf("the record is of %d (%v, %v), want %d", at, ok, err, want)
 				}
 			})
 		})

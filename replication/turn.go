@@ -140,7 +140,7 @@ func (r *Replica) Turn() (again bool) {
 	t.batches, t.events, t.arrivals = r.inbox.collect(t.batches, t.events, t.arrivals)
 	r.counters.turns.Add(1)
 	t.now = r.node.clock.Now()
-	t.stamp = max(t.stamp, chunk.Timestamp(t.now.UnixMilli()))
+	t.stamp = r.node.stamp(t.stamp, t.now)
 	t.even = chunk.Timestamp(r.node.steady(t.now).Milliseconds())
 
 	r.hearSynced()

@@ -5,6 +5,10 @@ import (
 	"github.com/millrace/millrace/segstore/plan"
 )
 
+// ClockJumpMax is how far, in milliseconds, a clock may be ahead of what is
+// expected of it before somebody else is asked.
+const ClockJumpMax = plan.JumpMax
+
 // What a log's owner decides with and is told: the plan and manifest rooms' own
 // types, under the names by which rooms above know them.
 type (

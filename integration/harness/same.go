@@ -116,7 +116,7 @@ func (c *Cluster) streams() (list []admin.Stream, err error) {
 
 // readAsClient reads all that is committed on this node.
 func (n *Node) readAsClient(stream string) (Copy, error) {
-	body, err := n.Get("/api/v1/streams/%2F/" + stream)
+	body, err := n.Get("/api/v1/streams/%2F/" + stream + "?node=" + n.Name)
 	if err != nil {
 		return Copy{}, err
 	}

@@ -37,6 +37,13 @@ func (l *late) tell(what func(*cluster.Cluster)) {
 	what(l.cluster)
 }
 
+// opened is the metadata, nil before it is open.
+func (l *late) opened() *cluster.Cluster {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cluster
+}
+
 func (l *late) open(c *cluster.Cluster) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

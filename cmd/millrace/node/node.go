@@ -206,7 +206,7 @@ func (n *Node) openStore(context.Context) error {
 		ID: protocol.NodeID(n.config.NodeName), Store: store, Duplicates: duplicates[n.config.PublisherDuplicate],
 		Transport: n.transport, Limits: protocol.Limits{RetryAfter: retryAfter},
 		RetainEvery: n.config.RetentionInterval, Disk: replication.DiskConfig{Rule: n.config.Disk, Changed: n.diskChanged},
-		Propose: n.propose, Lost: n.lost, Yield: n.yield, Evicted: n.evicted,
+		Clocks: n.clocks, Propose: n.propose, Lost: n.lost, Yield: n.yield, Evicted: n.evicted,
 	})
 	n.residents = newResidents(&n.config, n.store, n.replicas, n.log.Named("residents"))
 	if _, err := n.identity(); err == nil {
@@ -341,6 +341,14 @@ func (n *Node) serveClients(ctx context.Context) error {
 	n.ready.Store(true)
 	n.log.Info("ready", "node", n.config.NodeName, "stream", n.addresses.Stream, "advertised", n.addresses.Advertised,
 		"http", n.addresses.HTTP, "management", n.addresses.Management, "data", n.config.DataDir)
+	return nil
+}
+
+// clocks are the other nodes', for replicas that doubt this one's.
+func (n *Node) clocks() []time.Time {
+	if c := n.metadata.opened(); c != nil {
+		return c.Clocks()
+	}
 	return nil
 }
 
