@@ -20,6 +20,8 @@ var errLeaving = errors.New("broker is closing")
 type frameReader struct {
 	conn net.Conn
 	raw  syscall.RawConn // nil where the connection is not a plain socket
+	// socket is what reading by way of raw needs.
+	socket socketReader
 
 	splitter wire.Splitter
 	lent     *buffer // what splitter uses; nil while it has none

@@ -37,6 +37,41 @@ func framed(payload []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(payload))), payload...)
 }
 
+// What comes in small frames costs a read each, and no allocation.
+func TestFrameReader_readsWithoutAllocating(t *testing.T) {
+	client, server := socketPair(t)
+	r := newFrameReader(server, 1<<20)
+	defer r.release()
+	frame := framed(make([]byte, 100))
+	n := testing.AllocsPerRun(200, func() {
+		if _, err := client.Write(frame); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.next(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n != 0 {
+		t.Errorf("a read allocates %v times", n)
+	}
+}
+
+// A connection at rest lends its large run to others, and that is for nothing.
+func TestWriter_lendsRunsWithoutAllocating(t *testing.T) {
+	run := make([]byte, 0, 2*runBytesKept)
+	n := testing.AllocsPerRun(200, func() {
+		if run = giveRun(run); run != nil {
+			t.Fatal("a large run is kept")
+		}
+		if run = takeRun(); run == nil { // the garbage collector was there
+			run = make([]byte, 0, 2*runBytesKept)
+		}
+	})
+	if n != 0 {
+		t.Errorf("a run given and taken allocates %v times", n)
+	}
+}
+
 func TestFrameReader_cutsWhatComesInAnyPieces(t *testing.T) {
 	var sent []byte
 	var want [][]byte

@@ -8,35 +8,50 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// socketReader is a frameReader's way to its socket. What a read brings is kept
+// here, and the function that the runtime calls is made once, so that a read
+// costs no allocation.
+type socketReader struct {
+	poll    func(descriptor uintptr) bool
+	n       int
+	failure error
+}
+
 // read waits until the socket has bytes and only then takes a buffer for them,
 // so that ten thousand idle connections hold none.
 func (r *frameReader) read() (int, error) {
 	if r.raw == nil {
 		return r.readHeld()
 	}
-	var n int
-	var failure error
-	err := r.raw.Read(func(descriptor uintptr) bool {
-		for {
-			n, failure = unix.Read(int(descriptor), r.space())
-			if failure != unix.EINTR {
-				break
-			}
-		}
-		if failure == unix.EAGAIN {
-			r.rest()
-			return false
-		}
-		return true
-	})
+	s := &r.socket
+	if s.poll == nil {
+		s.poll = r.poll
+	}
+	err := r.raw.Read(s.poll)
 	switch {
 	case err != nil:
 		return 0, err
-	case failure != nil:
-		return 0, failure
-	case n <= 0:
+	case s.failure != nil:
+		return 0, s.failure
+	case s.n <= 0:
 		return 0, io.EOF
 	}
-	r.splitter.Received(n)
-	return n, nil
+	r.splitter.Received(s.n)
+	return s.n, nil
+}
+
+// poll reads what the socket has; false if that is nothing.
+func (r *frameReader) poll(descriptor uintptr) bool {
+	s := &r.socket
+	for {
+		s.n, s.failure = unix.Read(int(descriptor), r.space())
+		if s.failure != unix.EINTR {
+			break
+		}
+	}
+	if s.failure == unix.EAGAIN {
+		r.rest()
+		return false
+	}
+	return true
 }

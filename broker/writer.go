@@ -26,6 +26,7 @@ type writer struct {
 	run     []byte
 	begun   int
 	vectors net.Buffers
+	left    net.Buffers     // of vectors, while they are written
 	size    int             // bytes in vectors
 	wrote   bool            // in this round
 	lent    []segstore.View // whose bytes vectors refer to
@@ -131,14 +132,19 @@ func (o *outbox) slim() {
 	}
 }
 
-// runs are large empty runs that nobody needs at the moment.
-var runs sync.Pool
+// runs are large empty runs that nobody needs at the moment, holders what they
+// were put in with, so that neither way costs an allocation.
+var runs, holders sync.Pool
 
 func takeRun() []byte {
-	if run, ok := runs.Get().(*[]byte); ok {
-		return *run
+	holder, ok := runs.Get().(*[]byte)
+	if !ok {
+		return nil
 	}
-	return nil
+	run := *holder
+	*holder = nil
+	holders.Put(holder)
+	return run
 }
 
 // giveRun takes an empty run back if it is large, and returns what is left.
@@ -146,8 +152,12 @@ func giveRun(run []byte) []byte {
 	if cap(run) <= runBytesKept {
 		return run
 	}
-	run = run[:0]
-	runs.Put(&run)
+	holder, ok := holders.Get().(*[]byte)
+	if !ok {
+		holder = new([]byte)
+	}
+	*holder = run[:0]
+	runs.Put(holder)
 	return nil
 }
 
@@ -175,12 +185,12 @@ func (w *writer) flush() error {
 		return nil
 	}
 	w.sent(w.size)
-	left := w.vectors
-	for len(left) > 0 {
+	w.left = w.vectors
+	for len(w.left) > 0 {
 		if err := w.allowTime(); err != nil {
 			return err
 		}
-		n, err := left.WriteTo(w.session.conn)
+		n, err := w.left.WriteTo(w.session.conn)
 		if err != nil && (!timedOut(err) || n == 0) {
 			return w.blocked(err)
 		}
