@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-cluster bench-tracking kill-test overtake overtake-long overtake-wire goclient long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long namespaces-long replicas-long operators-test refill-long
+.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-cluster bench-tracking kill-test overtake overtake-long overtake-wire goclient goclient-long long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long namespaces-long replicas-long operators-test refill-long
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -63,8 +63,10 @@ overtake-long: ## 24 h of 100,000 references (of which make overtake runs 3 h)
 	OVERTAKE_MANY_HOURS=24 go test ./integration/overtake -run '^TestOvertake_manyReferences$$' -count 1 -timeout 60m -v
 overtake-wire: ## a minute of stores over the wire with shortened intervals, then kill -9 (WIRE: how long)
 	OVERTAKE_WIRE=$(or $(WIRE),60s) go test ./integration -run '^TestOvertakeWire$$' -count 1 -timeout 10m -v
-goclient: ## the official Go client, unmodified, against a node
+goclient: ## the official Go client, unmodified, against a node and a cluster of three
 	cd integration/goclient && go test -count 1 -timeout 20m -v ./...
+goclient-long: ## its reliable producers and consumers on a cluster of three, over 20 kills and a kill of all nodes at once
+	cd integration/goclient && GOCLIENT_KILLS=20 go test -run '^TestReliable_' -count 1 -timeout 60m -v ./...
 ready: build ## measure from the binary's start to its ready line, in an empty directory
 	scripts/ready.sh
 long: ## what takes too long for every change: 200 kills, 20,000 simulated clusters, the mutants, the benchmark, a minute of fuzzing each; goes on where it was

@@ -30,6 +30,7 @@ step mutants-sim make mutants-sim RESULTS="$notes/mutants.results"
 step overtake make overtake-long
 step cluster make cluster-long
 step transfers make transfers-long
+step goclient make goclient-long
 step partition make partition-long
 step namespaces make namespaces-long
 step replicas make replicas-long
