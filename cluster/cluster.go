@@ -112,12 +112,11 @@ func Open(ctx context.Context, config Config) (*Cluster, error) {
 		c.stop()
 		return nil, err
 	}
-	if config.Network != nil && config.Gossip.Addr != "" {
-		if c.gossip, err = c.openGossip(); err != nil {
+	if c.gossips() && len(config.Gossip.Secrets) > 0 {
+		if err := c.openGossipBySecrets(); err != nil {
 			c.stop()
 			return nil, err
 		}
-		c.config.Endpoints.Gossip = c.gossip.addr
 	}
 	if err := c.start(ctx); err != nil {
 		c.stop()
@@ -215,11 +214,22 @@ func (c *Cluster) start(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, openPatience)
 		defer cancel()
 	}
-	if err := c.enter(ctx); err != nil {
+	byCatalog := c.gossips() && c.gossip == nil
+	if byCatalog {
+		c.foreseeGossip()
+	}
+	err = c.enter(ctx)
+	if err == nil && byCatalog {
+		err = c.openGossipByCatalog(ctx)
+	}
+	if err != nil {
 		return errors.Join(err, c.Close())
 	}
 	return nil
 }
+
+// gossips tells whether this node takes part in gossip.
+func (c *Cluster) gossips() bool { return c.config.Network != nil && c.config.Gossip.Addr != "" }
 
 // begins says how raft starts.
 func (c *Cluster) begins() (timing, beginning) {

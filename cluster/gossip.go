@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"crypto/hkdf"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/memberlist"
 
+	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/replication/protocol"
 )
 
@@ -27,7 +29,8 @@ type Gossip struct {
 	Addr string
 	// Host is what the others are told, where Addr's is every address.
 	Host string
-	// Secrets are the cluster's, the one to encrypt by first.
+	// Secrets are the cluster's, the one to encrypt by first. None: the catalog
+	// keeps a key, which members learn once the others have let them in.
 	Secrets [][]byte
 	// Wall is the clock that others are told: the machine's by default.
 	Wall func() time.Time
@@ -82,12 +85,64 @@ type nodeMeta struct {
 	Disk    string `json:"d"`
 }
 
-// openGossip begins to talk. The cluster's id is known.
-func (c *Cluster) openGossip() (*gossip, error) {
+// openGossipBySecrets begins to talk before this node is a member: it has what it
+// needs from its operator.
+func (c *Cluster) openGossipBySecrets() error {
 	keys, err := gossipKeys(c.config.Gossip.Secrets)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		c.gossip, err = c.openGossip(keys)
 	}
+	return err
+}
+
+// openGossipByCatalog begins to talk once this node is a member. The first one
+// draws the key.
+func (c *Cluster) openGossipByCatalog(ctx context.Context) error {
+	if c.View().GossipKey() == nil {
+		key := make([]byte, gossipKeyBytes)
+		_, _ = rand.Read(key) // it never fails
+		if err := c.do(ctx, &catalog.SetGossipKey{Key: key}); err != nil {
+			return fmt.Errorf("draw gossip key: %w", err)
+		}
+	}
+	var err error
+	if c.gossip, err = c.openGossip([][]byte{c.View().GossipKey()}); err != nil {
+		return err
+	}
+	c.tasks.Go(func() { c.gossip.run(c.done) })
+	return c.announceGossip(ctx)
+}
+
+// announceGossip tells the others where this node's gossip is, if the catalog does
+// not know.
+func (c *Cluster) announceGossip(ctx context.Context) error {
+	if n, ok := c.View().Node(c.config.Node); ok && n.Endpoints.Gossip == c.config.Endpoints.Gossip {
+		return nil
+	}
+	return c.comeIn(ctx, entering{*c.self(), c.boot, c.ID()})
+}
+
+// foreseeGossip is where gossip will be, as far as that is known before it listens:
+// what is told again at each start must not change twice.
+func (c *Cluster) foreseeGossip() {
+	if _, port, err := net.SplitHostPort(c.config.Gossip.Addr); err == nil {
+		if n, err := strconv.Atoi(port); err == nil && n != 0 {
+			c.config.Endpoints.Gossip = c.gossipAddress(n)
+		}
+	}
+}
+
+// gossipAddress is what the others are told, given the port.
+func (c *Cluster) gossipAddress(port int) string {
+	host, _, _ := net.SplitHostPort(c.config.Gossip.Addr)
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = c.config.Gossip.Host
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
+}
+
+// openGossip begins to talk. The cluster's id is known.
+func (c *Cluster) openGossip(keys [][]byte) (*gossip, error) {
 	ring, err := memberlist.NewKeyring(keys[1:], keys[0])
 	if err != nil {
 		return nil, fmt.Errorf("gossip keys: %w", err)
@@ -110,12 +165,8 @@ func (c *Cluster) openGossip() (*gossip, error) {
 	if g.list, err = memberlist.Create(config); err != nil {
 		return nil, fmt.Errorf("gossip on %s: %w", c.config.Gossip.Addr, err)
 	}
-	self := g.list.LocalNode()
-	host, _, _ := net.SplitHostPort(c.config.Gossip.Addr)
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = c.config.Gossip.Host
-	}
-	g.addr = net.JoinHostPort(host, strconv.Itoa(int(self.Port)))
+	g.addr = c.gossipAddress(int(g.list.LocalNode().Port))
+	c.config.Endpoints.Gossip = g.addr
 	return g, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 	"github.com/millrace/millrace/replication/protocol"
 )
 
-// chatty are nodes that gossip.
+// chatty are nodes that gossip by a shared secret.
 func (w *town) chatty(names ...protocol.NodeID) []*site {
 	w.t.Helper()
 	return w.chattyAs(func(*site) {}, names...)
@@ -56,6 +57,9 @@ func stranger(t *testing.T, s *site, change func(*memberlist.Config)) (*memberli
 	keys, err := gossipKeys(s.gossip.Secrets)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if len(keys) == 0 {
+		keys = [][]byte{s.View().GossipKey()}
 	}
 	m := memberlist.DefaultLANConfig()
 	m.Name, m.Label, m.SecretKey = "stranger", s.ID(), keys[0]
@@ -104,6 +108,60 @@ func TestGossip_knowsTheMembersAndNobodyElse(t *testing.T) {
 		}
 		create(t, s.Cluster, "after-"+string(s.name))
 	}
+}
+
+// Nodes without a shared secret gossip by a key that the catalog keeps: one that
+// is drawn once, that members alone learn, and that is there after all have gone.
+func TestGossip_keyOfTheCatalog(t *testing.T) {
+	t.Parallel()
+	sites := newTown(t).chattyAs(func(s *site) { s.gossip.Secrets = nil }, "n1", "n2", "n3")
+	key := sites[0].View().GossipKey()
+	if len(key) != gossipKeyBytes {
+		t.Fatalf("a key of %d bytes", len(key))
+	}
+	whole := func() {
+		t.Helper()
+		for _, s := range sites {
+			until(t, "gossip has all members", func() bool { return len(s.members()) == 3 })
+			eventually(t, s.Cluster, "the catalog has the gossip's addresses, and the key", func(v *catalog.State) bool {
+				for _, o := range sites {
+					if n, _ := v.Node(o.name); n == nil || n.Endpoints.Gossip != o.Cluster.gossip.addr {
+						return false
+					}
+				}
+				return bytes.Equal(v.GossipKey(), key)
+			})
+		}
+	}
+	whole()
+	if _, err := stranger(t, sites[0], func(m *memberlist.Config) { m.SecretKey = bytes.Repeat([]byte{9}, 32) }); err == nil {
+		t.Error("a stranger with a key of its own is let in")
+	}
+	if _, err := stranger(t, sites[0], func(m *memberlist.Config) { m.SecretKey = nil }); err == nil {
+		t.Error("a stranger without a key is let in")
+	}
+	for _, s := range sites {
+		s.stop()
+	}
+	var work sync.WaitGroup
+	var joins Joins
+	var listeners []net.Listener
+	for _, s := range sites {
+		listeners = append(listeners, s.bind())
+		joins.Addresses = append(joins.Addresses, s.addr)
+	}
+	for i, s := range sites {
+		work.Go(func() {
+			if err := s.open(within(t), listeners[i], joins); err != nil {
+				t.Errorf("start %s: %v", s.name, err)
+			}
+		})
+	}
+	work.Wait()
+	if t.Failed() {
+		return
+	}
+	whole()
 }
 
 // A farewell that cannot be told, since no round of gossip comes any more, keeps

@@ -122,6 +122,7 @@ func init() { // the registration table
 	enter[StoppedMember]()
 	enter[ActivateGroup]()
 	enter[ReachMembers]()
+	enter[SetGossipKey]()
 }
 
 // Encode writes the command as JSON.

@@ -83,6 +83,7 @@ func story() []Body {
 		&PutNode{ID: "n4", Disk: "d4", Replace: true},
 		&MarkNode{ID: "n4", Draining: true, Leaving: true},
 		&RemoveNode{ID: "n4"},
+		&SetGossipKey{Key: bytes.Repeat([]byte{7}, gossipKeyBytes)},
 	}
 }
 

@@ -101,6 +101,9 @@ func (g *generator) body(s *State) Body {
 			&ClearPermission{VHost: g.vhost(), User: g.name()},
 		}[g.IntN(2)]
 	}
+	if g.IntN(20) == 0 {
+		return &SetGossipKey{Key: bytes.Repeat([]byte{byte(g.n)}, gossipKeyBytes-g.IntN(2))}
+	}
 	if g.IntN(3) > 0 {
 		return g.group(st)
 	}

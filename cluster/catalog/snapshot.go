@@ -19,6 +19,7 @@ type snapshot struct {
 	Supers      []*SuperStream `json:"super-streams"`
 	Groups      []*Group       `json:"groups"`
 	Requests    []request      `json:"requests"` // oldest first
+	GossipKey   []byte         `json:"gossip-key,omitempty"`
 }
 
 type request struct {
@@ -39,6 +40,7 @@ func (s *State) Encode() []byte {
 		Supers:      collect(s.supers),
 		Groups:      collect(s.groups),
 		Requests:    make([]request, 0, s.requests.order.len()),
+		GossipKey:   s.gossipKey,
 	}
 	for _, id := range s.requests.order.all() {
 		r, _ := s.requests.by.get(id)
@@ -80,7 +82,10 @@ func Restore(b []byte) (*State, error) {
 }
 
 func (shot *snapshot) state() (*State, error) {
-	e := &edit{State: State{version: shot.Version}}
+	e := &edit{State: State{version: shot.Version, gossipKey: shot.GossipKey}}
+	if n := len(shot.GossipKey); n != 0 && n != gossipKeyBytes {
+		return nil, fmt.Errorf("%w: snapshot: a gossip key of %d bytes", ErrMalformed, n)
+	}
 	for _, v := range shot.VHosts {
 		e.vhosts = e.vhosts.put(v.Name, v)
 	}

@@ -27,6 +27,7 @@ type State struct {
 	supers      tree[string, *SuperStream] // by key(vhost, name)
 	groups      tree[string, *Group]       // by key(vhost, stream, name)
 	requests    memory
+	gossipKey   []byte
 
 	// loads is derived from streams, so that placing one needs no walk.
 	loads tree[protocol.NodeID, Load]

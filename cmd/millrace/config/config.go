@@ -31,7 +31,7 @@ type Config struct {
 	ManagementAddr string // empty: not served
 	NodeAddr       string
 	NodeAdvertised string // empty: NodeAddr, with the port that it got
-	GossipAddr     string
+	GossipAddr     string // empty: NodeAddr's host, and port 7946
 	NodeName       string // empty: the data directory's, else the host's
 	AdvertisedHost string // empty: the stream address's host, else the host's name
 	AdvertisedPort int    // 0: the port that the stream listener got
@@ -114,7 +114,6 @@ func Server() Config {
 	c.StreamAddr = ":5552"
 	c.HTTPAddr = "localhost:7080"
 	c.NodeAddr = "localhost:7081"
-	c.GossipAddr = "localhost:7946"
 	c.LogLevel = "info"
 	c.PublisherDuplicate = "takeover"
 	c.RetentionInterval = 10 * time.Second
@@ -166,7 +165,7 @@ func (c Config) Validate() error {
 		{"stream.addr", c.StreamAddr}, {"http.addr", c.HTTPAddr}, {"management.addr", c.ManagementAddr},
 		{"node.addr", c.NodeAddr}, {"gossip.addr", c.GossipAddr},
 	} {
-		if problem := addressProblem(l.addr, l.key == "management.addr"); problem != "" {
+		if problem := addressProblem(l.addr, l.key == "management.addr" || l.key == "gossip.addr"); problem != "" {
 			bad(l.key, "%q %s", l.addr, problem)
 		}
 	}

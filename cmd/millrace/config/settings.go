@@ -25,7 +25,7 @@ var settings = []setting{
 	{"management.addr", "where the subset of the management API is; empty = not served", false, func(c *Config) any { return &c.ManagementAddr }},
 	{"node.addr", "where other nodes connect", false, func(c *Config) any { return &c.NodeAddr }},
 	{"node.advertised", "host:port that other nodes are told to connect to, where they reach node.addr by another way (default: node.addr)", true, func(c *Config) any { return &c.NodeAdvertised }},
-	{"gossip.addr", "where nodes tell each other who is there", false, func(c *Config) any { return &c.GossipAddr }},
+	{"gossip.addr", "where nodes tell each other who is there (default: the host of node.addr, port 7946)", false, func(c *Config) any { return &c.GossipAddr }},
 	{"node.name", "this node's name; kept for the data directory's life (default: the host's name)", false, func(c *Config) any { return &c.NodeName }},
 	{"advertised.host", "host that clients are told to connect to (default: the stream address's host, else the host's name)", false, func(c *Config) any { return &c.AdvertisedHost }},
 	{"advertised.port", "port that clients are told to connect to; 0 = the one listened on", false, func(c *Config) any { return &c.AdvertisedPort }},

@@ -17,6 +17,23 @@ import (
 	"github.com/millrace/millrace/replication/protocol"
 )
 
+// gossipPort is gossip's where none is configured.
+const gossipPort = "7946"
+
+// gossipPlace is where this node gossips, and the host that others find it by if
+// that is every address of the machine: those of the port between nodes, unless
+// configured otherwise.
+func (n *Node) gossipPlace() (addr, host string, err error) {
+	if host, _, err = net.SplitHostPort(n.nodeAddress); err != nil {
+		return "", "", fmt.Errorf("where other nodes find this one: %w", err)
+	}
+	if n.config.GossipAddr != "" {
+		return n.config.GossipAddr, host, nil
+	}
+	on, _, err := net.SplitHostPort(n.config.NodeAddr)
+	return net.JoinHostPort(on, gossipPort), host, err
+}
+
 // Requests between nodes are grouped by the high byte of their method.
 const (
 	groupCluster = 1 // metadata: cluster

@@ -244,9 +244,9 @@ func (n *Node) openCluster(ctx context.Context) error {
 		if config.Gossip.Secrets, err = n.security.Secrets(); err != nil {
 			return err
 		}
-	}
-	if len(config.Gossip.Secrets) > 0 { // the key that gossip is encrypted with comes from it
-		config.Gossip.Addr, config.Gossip.Host = n.config.GossipAddr, n.config.AdvertisedHost
+		if config.Gossip.Addr, config.Gossip.Host, err = n.gossipPlace(); err != nil {
+			return err
+		}
 	}
 	meta, err := cluster.Open(ctx, config)
 	if err != nil {

@@ -59,6 +59,7 @@ func (w *whole) config(name string) config.Config {
 	c := config.Server()
 	c.NodeName, c.DataDir = name, filepath.Join(w.dir, name)
 	c.StreamAddr, c.HTTPAddr, c.NodeAddr = "127.0.0.1:0", "127.0.0.1:0", freeAddress(w.t)
+	c.GossipAddr = "127.0.0.1:0"
 	c.NodeCert, c.NodeKey, c.NodeCA = w.file(name+".crt", pair.CertPEM), w.file(name+".key", pair.KeyPEM), filepath.Join(w.dir, "ca.crt")
 	return c
 }
