@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -25,9 +24,20 @@ const (
 // where the time goes: as the coordinator sees it, and as publishers do.
 func TestCluster_transfers(t *testing.T) {
 	c := newClusterTest(t)
-	c.start()
+	// The publishers of the last stream stay with any node, which carries what
+	// they send to the leader.
+	carried := c.streams[len(c.streams)-1]
+	for _, s := range c.streams {
+		start := harness.StartTraffic
+		if s == carried {
+			start = harness.StartTrafficAnywhere
+		}
+		s.traffic = start(c.cluster.Addrs(), s.name, s.ledger, 1, clusterPublishers)
+	}
+	c.flows()
 	transfers := number(t, "CLUSTER_TRANSFERS", 6)
-	var outages []harness.Outage
+	var outages, behind []harness.Outage
+	var followed []time.Duration
 	for i := range transfers {
 		s := c.streams[i%len(c.streams)]
 		from := c.cluster.Leader(s.name)
@@ -35,16 +45,24 @@ func TestCluster_transfers(t *testing.T) {
 		s.traffic.Gap()
 		c.moveBy(c.cluster.Nodes[i%3], s, to)
 		c.flows()
-		outages = append(outages, s.traffic.Outage())
+		outage := s.traffic.Outage()
+		outages = append(outages, outage)
+		if s == carried {
+			behind = append(behind, outage)
+		}
 		if now := c.cluster.Leader(s.name); now != to {
 			t.Errorf("%s went from %s to %s, not to %s", s.name, from.Name, now.Name, to.Name)
 		}
+		begin := time.Now()
 		if err := c.cluster.AwaitFollowed(s.name); err != nil {
 			t.Fatal(err)
 		}
+		followed = append(followed, time.Since(begin))
 	}
 	gaps := spans(outages, harness.Outage.Length)
 	t.Logf("FIGURE cluster transfers: %d leaders moved under load: gap %s, goal %d ms", transfers, spread(gaps), transferGapGoal.Milliseconds())
+	t.Logf("FIGURE cluster transfers: of these, publishers by way of any node: gap %s", spread(spans(behind, harness.Outage.Length)))
+	t.Logf("FIGURE cluster transfers: after that, all replicas follow: %s", spread(followed))
 	most := transferGapMax
 	if os.Getenv("CLUSTER_QUIET") != "" {
 		most = transferGapGoal
@@ -52,70 +70,114 @@ func TestCluster_transfers(t *testing.T) {
 	if longest := slices.Max(gaps); longest > most {
 		t.Errorf("the longest gap is %v", longest)
 	}
-	c.tellPassages(transfers)
-	tellOutages(t, outages)
+	passages := c.passages()
+	tellPassages(t, passages)
+	tellOutages(t, outages, passages)
 	c.finish()
 }
 
-// passageStage finds what a stage took in the line that the coordinator logs.
-var passageStage = regexp.MustCompile(`(handover|grant|reports|assign|install)="?([0-9.]+(?:ms|s|µs))`)
+// passage is a transfer as its coordinator has logged it.
+type passage struct {
+	at     time.Time // of its end
+	stages map[string]time.Duration
+	text   string
+}
 
-// tellPassages prints the stages that the coordinators have logged.
-func (c *clusterTest) tellPassages(transfers int) {
+var passageStages = []string{"handover", "grant", "reports", "assign", "install"}
+
+// passages are those in the nodes' logs. A coordinator that is replaced in
+// between leaves some out.
+func (c *clusterTest) passages() (list []passage) {
 	c.t.Helper()
-	stages, told := map[string][]time.Duration{}, 0
 	for _, n := range c.cluster.Nodes {
 		for line := range strings.Lines(n.Log()) {
-			if !strings.Contains(line, "a stream's leader has moved") {
+			stamp, _, _ := strings.Cut(line, " ")
+			_, text, ok := strings.Cut(strings.TrimSpace(line), "a stream's leader has moved: ")
+			if !ok {
 				continue
 			}
-			told++
-			for _, m := range passageStage.FindAllStringSubmatch(line, -1) {
-				d, err := time.ParseDuration(m[2])
-				if err != nil {
-					c.t.Fatalf("%v in %s", err, line)
-				}
-				stages[m[1]] = append(stages[m[1]], d)
+			at, err := time.Parse("2006-01-02T15:04:05.000Z0700", stamp)
+			if err != nil {
+				c.t.Fatalf("%v in %s", err, line)
 			}
+			p := passage{at, map[string]time.Duration{}, text}
+			for word := range strings.FieldsSeq(text) {
+				name, value, _ := strings.Cut(word, "=")
+				if slices.Contains(passageStages, name) {
+					if p.stages[name], err = time.ParseDuration(strings.Trim(value, `"`)); err != nil {
+						c.t.Fatalf("%v in %s", err, line)
+					}
+				}
+			}
+			if len(p.stages) != len(passageStages) {
+				c.t.Fatalf("not all stages are in %s", line)
+			}
+			list = append(list, p)
 		}
 	}
-	if told == 0 { // a coordinator that is replaced in between leaves some out
-		c.t.Fatalf("none of %d transfers is in the coordinators' logs", transfers)
+	if len(list) == 0 {
+		c.t.Fatal("no transfer is in the coordinators' logs")
 	}
-	for _, stage := range []string{"handover", "grant", "reports", "assign", "install"} {
-		if len(stages[stage]) != told {
-			c.t.Fatalf("stage %s of %d of %d transfers", stage, len(stages[stage]), told)
+	return list
+}
+
+// tellPassages prints what the stages took by the coordinators' logs.
+func tellPassages(t *testing.T, list []passage) {
+	t.Helper()
+	for _, stage := range passageStages {
+		var took []time.Duration
+		for _, p := range list {
+			took = append(took, p.stages[stage])
 		}
-		c.t.Logf("FIGURE cluster transfers: coordinator, %s: %s", stage, spread(stages[stage]))
+		t.Logf("FIGURE cluster transfers: coordinator, %s: %s", stage, spread(took))
 	}
+}
+
+// outageStages are what a publisher waits for that has to look for another
+// leader.
+var outageStages = []struct {
+	name string
+	of   func(harness.Outage) time.Duration
+}{
+	{"told of it", func(o harness.Outage) time.Duration { return o.Told.Sub(o.Last) }},
+	{"at the new leader", func(o harness.Outage) time.Duration { return o.Reached.Sub(o.Told) }},
+	{"declared there", func(o harness.Outage) time.Duration { return o.Declared.Sub(o.Reached) }},
+	{"first confirm", func(o harness.Outage) time.Duration { return o.First.Sub(o.Declared) }},
 }
 
 // tellOutages prints what the publishers have gone through, and all of the
 // longest.
-func tellOutages(t *testing.T, outages []harness.Outage) {
+func tellOutages(t *testing.T, outages []harness.Outage, passages []passage) {
 	t.Helper()
-	type stage struct {
-		name string
-		of   func(harness.Outage) time.Duration
-	}
-	stages := []stage{
-		{"told of it", func(o harness.Outage) time.Duration { return o.Told.Sub(o.Last) }},
-		{"at the new leader", func(o harness.Outage) time.Duration { return o.Reached.Sub(o.Told) }},
-		{"declared there", func(o harness.Outage) time.Duration { return o.Declared.Sub(o.Reached) }},
-		{"first confirm", func(o harness.Outage) time.Duration { return o.First.Sub(o.Declared) }},
-	}
-	outages = slices.DeleteFunc(slices.Clone(outages), func(o harness.Outage) bool { return o.Told.IsZero() })
-	if len(outages) == 0 {
+	moved := slices.DeleteFunc(slices.Clone(outages), stayed)
+	if len(moved) == 0 {
 		t.Error("no publisher has looked for another leader")
 		return
 	}
-	longest := slices.MaxFunc(outages, func(a, b harness.Outage) int { return cmp.Compare(a.Length(), b.Length()) })
-	var split []string
-	for _, s := range stages {
-		t.Logf("FIGURE cluster transfers: publisher, %s: %s", s.name, spread(spans(outages, s.of)))
-		split = append(split, fmt.Sprintf("%s %d ms", s.name, s.of(longest).Milliseconds()))
+	for _, s := range outageStages {
+		t.Logf("FIGURE cluster transfers: publisher, %s: %s", s.name, spread(spans(moved, s.of)))
 	}
-	t.Logf("FIGURE cluster transfers: the longest gap, %d ms: %s", longest.Length().Milliseconds(), strings.Join(split, ", "))
+	longest := slices.MaxFunc(outages, func(a, b harness.Outage) int { return cmp.Compare(a.Length(), b.Length()) })
+	t.Logf("FIGURE cluster transfers: the longest gap, %d ms: %s", longest.Length().Milliseconds(), story(longest))
+	for _, p := range passages {
+		if p.at.After(longest.Last) && p.at.Before(longest.First.Add(time.Millisecond)) { // logs have no more digits
+			t.Logf("the longest gap: the leader leads %d ms behind the last confirm: %s", p.at.Sub(longest.Last).Milliseconds(), p.text)
+		}
+	}
+}
+
+// stayed tells whether the publisher had its connection all the time.
+func stayed(o harness.Outage) bool { return o.Told.IsZero() }
+
+func story(o harness.Outage) string {
+	if stayed(o) {
+		return "with the same connection"
+	}
+	var parts []string
+	for _, s := range outageStages {
+		parts = append(parts, fmt.Sprintf("%s %d ms", s.name, s.of(o).Milliseconds()))
+	}
+	return strings.Join(parts, ", ")
 }
 
 func spans(outages []harness.Outage, of func(harness.Outage) time.Duration) []time.Duration {
