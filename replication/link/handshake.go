@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 
 	"github.com/millrace/millrace/replication/protocol"
 )
@@ -101,11 +102,47 @@ func (m *Mux) dial(ctx context.Context, h hello, made func()) (*peerConn, error)
 	return m.dialAt(ctx, addr, h, made)
 }
 
+// addressPatience is what each address of a host is given at least, while others
+// are left to be tried.
+const addressPatience = 2 * time.Second
+
 // dialAt makes a connection to the node at an address, within ctx and the time
-// of a handshake.
+// of a handshake. Where a host has several addresses, each is tried until a node
+// there proves itself: one may lead nowhere, or to somebody else.
 func (m *Mux) dialAt(ctx context.Context, addr string, h hello, made func()) (*peerConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.config.HandshakeTimeout)
 	defer cancel()
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	found := []string{host}
+	if net.ParseIP(host) == nil && host != "" {
+		if found, err = m.config.Resolve(ctx, host); err != nil {
+			return nil, err
+		}
+	}
+	var problems []error
+	for i, ip := range found {
+		c, err := m.dialOne(ctx, net.JoinHostPort(ip, port), len(found)-i, h, made)
+		if err == nil {
+			return c, nil
+		}
+		problems = append(problems, err)
+	}
+	if len(problems) == 1 {
+		return nil, problems[0]
+	}
+	return nil, fmt.Errorf("%s, %d addresses: %w", host, len(found), errors.Join(problems...))
+}
+
+// dialOne is dialAt for one address of so many that are left.
+func (m *Mux) dialOne(ctx context.Context, addr string, left int, h hello, made func()) (*peerConn, error) {
+	if deadline, ok := ctx.Deadline(); ok && left > 1 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, max(time.Until(deadline)/time.Duration(left), addressPatience))
+		defer cancel()
+	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {

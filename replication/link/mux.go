@@ -22,6 +22,8 @@ type MuxConfig struct {
 	Security Security
 	// Address says where a node listens, host:port.
 	Address func(protocol.NodeID) (string, error)
+	// Resolve returns the addresses of a host; nil asks the system.
+	Resolve func(ctx context.Context, host string) ([]string, error)
 	// Member says what is wrong with a node that has proven who it is; nil takes
 	// all that have. It is asked for each connection.
 	Member func(Purpose, protocol.NodeID) error
@@ -45,6 +47,9 @@ func (c *MuxConfig) setDefaults() {
 	def(&c.HandshakeTimeout, 10*time.Second)
 	def(&c.Handshakes, 256)
 	def(&c.HandshakesPerAddress, 16)
+	if c.Resolve == nil {
+		c.Resolve = net.DefaultResolver.LookupHost
+	}
 	if c.Member == nil {
 		c.Member = func(Purpose, protocol.NodeID) error { return nil }
 	}

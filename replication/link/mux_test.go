@@ -2,6 +2,7 @@ package link
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -166,6 +167,59 @@ func TestMux_anotherNodeAtTheAddress(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// A node's name leads to three addresses: nobody is at the first, a node with a
+// certificate of somebody else at the second, and itself at the third (RP-11).
+func TestMux_triesAllAddresses(t *testing.T) {
+	ca, other := authority(t, "c1"), authority(t, "c1")
+	w := newTown(t)
+	b := w.host(t, "b", identity(t, ca, "c1", "b"), nil)
+	_, port, _ := net.SplitHostPort(b.mux.config.Listener.Addr().String())
+	stranger, err := net.Listen("tcp", net.JoinHostPort("127.0.0.2", port))
+	if err != nil {
+		t.Skipf("this system has no second loopback address: %v", err)
+	}
+	mux, err := NewMux(MuxConfig{Listener: stranger, Cluster: "c1", Node: "b", Security: identity(t, other, "c1", "b")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mux.Close()
+	a := w.host(t, "a", identity(t, ca, "c1", "a"), func(c *MuxConfig, _ *Config) {
+		c.Resolve = func(_ context.Context, host string) ([]string, error) {
+			if host != "b.example" {
+				return nil, errors.New("nobody of that name")
+			}
+			return []string{"127.0.0.3", "127.0.0.2", "127.0.0.1"}, nil
+		}
+	})
+	w.move("b", net.JoinHostPort("b.example", port))
+	a.links.Connect("b")
+	a.waitEvent("up b", 1)
+	b.waitEvent("up a", 1)
+}
+
+// Who opens connections and lets them go, a thousand times, keeps nobody out
+// (RP-11).
+func TestMux_portScanner(t *testing.T) {
+	ca := authority(t, "c1")
+	w := newTown(t)
+	b := w.host(t, "b", identity(t, ca, "c1", "b"), nil)
+	addr := b.mux.config.Listener.Addr().String()
+	for i := range 1000 {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 { // the beginning of a TLS handshake
+			_, _ = conn.Write([]byte{22, 3, 1, 2, 0, 1, 0})
+		}
+		_ = conn.Close()
+	}
+	a := w.host(t, "a", identity(t, ca, "c1", "a"), nil)
+	a.links.Connect("b")
+	a.waitEvent("up b", 1)
+	b.waitEvent("up a", 1)
 }
 
 func TestMux_recordedHandshakeIsRefused(t *testing.T) {
