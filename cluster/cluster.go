@@ -206,6 +206,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	c.tasks.Go(c.carry)
 	c.tasks.Go(c.carryEnds)
 	c.tasks.Go(c.tend)
+	c.tasks.Go(c.keepSnapshots)
 	if c.gossip != nil {
 		c.tasks.Go(func() { c.gossip.run(c.done) })
 	}

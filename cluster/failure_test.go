@@ -41,6 +41,7 @@ func (s *brokenStore) write() error {
 	return nil
 }
 
+func (s *brokenStore) FirstIndex() (uint64, error)          { return 1, nil }
 func (s *brokenStore) StoreLog(*raft.Log) error             { return s.write() }
 func (s *brokenStore) StoreLogs([]*raft.Log) error          { return s.write() }
 func (s *brokenStore) DeleteRange(uint64, uint64) error     { return s.write() }

@@ -157,7 +157,7 @@ func (m *metaraft) stop() error {
 func (m *metaraft) reopen(t timing) error {
 	m.gate.Lock()
 	defer m.gate.Unlock()
-	if err := m.stop(); err != nil {
+	if err := errors.Join(m.proveSnapshots(m.instance()), m.stop()); err != nil {
 		return err
 	}
 	transport, err := m.transport()
@@ -172,6 +172,9 @@ func (m *metaraft) close() error {
 	m.store.latched.release() // what waits for space would keep the gate
 	m.gate.Lock()
 	defer m.gate.Unlock()
+	if err := m.proveSnapshots(m.instance()); err != nil {
+		m.log.Error("a snapshot of the metadata is lost, and the next start will want it", "error", err)
+	}
 	if m.behindSnapshot() > closeThreshold {
 		if err := m.instance().Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
 			m.log.Warn("no snapshot of the catalog at the stop; the next start applies the log instead", "error", err)

@@ -3,11 +3,14 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -20,15 +23,85 @@ import (
 var errStoreDamaged = errors.New("metadata is damaged; put the folder back from a backup of this node, or empty the data directory and let the node join anew if others have its streams")
 
 // soundSnapshots leaves out the snapshots that were damaged when the store was
-// opened. Raft does so itself, but only for some damage, and in silence.
+// opened, or could not be read since. Raft does so itself, but only for some
+// damage, and in silence.
 type soundSnapshots struct {
 	raft.SnapshotStore
-	damaged []string // ids
+	mu      sync.Mutex // guards damaged
+	damaged []string   // ids
 }
 
 func (s *soundSnapshots) List() ([]*raft.SnapshotMeta, error) {
 	list, err := s.SnapshotStore.List()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return slices.DeleteFunc(list, func(m *raft.SnapshotMeta) bool { return slices.Contains(s.damaged, m.ID) }), err
+}
+
+// Open reads a snapshot, to restore it or to send it to a follower.
+func (s *soundSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	meta, source, err := s.SnapshotStore.Open(id)
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.damaged = append(s.damaged, id)
+	}
+	return meta, source, err
+}
+
+// lacksSnapshot tells whether entries are in neither the log nor a snapshot, but in
+// memory alone: a follower that needs them could not have them.
+func (s *store) lacksSnapshot() (bool, error) {
+	first, err := s.logs.FirstIndex()
+	if err != nil || first <= 1 {
+		return false, err
+	}
+	list, err := s.snapshots.List()
+	return err != nil || len(list) == 0 || list[0].Index+1 < first, nil
+}
+
+// snapshotsLookedAt is how often.
+const snapshotsLookedAt = 5 * time.Second
+
+// keepSnapshots mends them while this node runs.
+func (c *Cluster) keepSnapshots() {
+	tick := time.NewTicker(snapshotsLookedAt)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-c.done.Done():
+			return
+		}
+		if err := c.withRaft(c.done, c.meta.mendSnapshots); err != nil && c.done.Err() == nil {
+			c.log.Error("a snapshot of the metadata is lost, and can't be made anew; it is tried again", "error", err)
+		}
+	}
+}
+
+// proveSnapshots reads the newest snapshot, so that damage is known before raft
+// begins anew on it, and mends it.
+func (m *metaraft) proveSnapshots(r *instance) error {
+	if list, err := m.store.snapshots.List(); err == nil && len(list) > 0 {
+		if _, source, err := m.store.snapshots.Open(list[0].ID); err == nil { // compares the checksum
+			_ = source.Close()
+		}
+	}
+	return m.mendSnapshots(r)
+}
+
+// mendSnapshots takes a new snapshot where the one that is needed was lost or
+// damaged since the start: this node still has all of it, in memory. Neither a
+// follower nor the next start could do without.
+func (m *metaraft) mendSnapshots(r *instance) error {
+	if lacks, err := m.store.lacksSnapshot(); err != nil || !lacks {
+		return err
+	}
+	if err := r.Snapshot().Error(); err != nil {
+		return err
+	}
+	m.log.Error("a snapshot of the metadata was lost or damaged on the disk; it was made anew from memory")
+	return nil
 }
 
 // storedRaft is what is looked at of a raft store.

@@ -61,6 +61,40 @@ func TestSnapshots_damaged(t *testing.T) {
 	}
 }
 
+// A snapshot that is lost or damaged while the node runs is made anew: a follower
+// that needs one gets it (EL-03).
+func TestSnapshots_lostWhileRunning(t *testing.T) {
+	for name, harm := range map[string]func(folder, newest string) error{
+		"folder removed": func(folder, _ string) error { return os.RemoveAll(folder) },
+		"all removed": func(folder, newest string) error {
+			return os.RemoveAll(filepath.Join(folder, newest))
+		},
+		"state flipped": func(folder, newest string) error {
+			return flipIn(filepath.Join(folder, newest, "state.bin"), "/")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, newest, before := snapshotted(t, "begins behind the newer", false)
+			w := newTown(t)
+			n1 := w.site("n1")
+			n1.dir = dir
+			n1.start(Joins{Expect: 1})
+			if err := harm(filepath.Join(dir, raftFolder, snapshotsFolder), newest); err != nil {
+				t.Fatal(err)
+			}
+			n2 := w.site("n2")
+			n2.start(Joins{Addresses: []string{n1.addr}})
+			if now := streams(n2.Cluster); now != before {
+				t.Errorf("the follower has %s, and the leader %s", now, before)
+			}
+			if lacks, err := n1.meta.store.lacksSnapshot(); lacks || err != nil {
+				t.Errorf("the leader lacks a snapshot still: %v, %v", lacks, err)
+			}
+		})
+	}
+}
+
 // snapshotted makes a stopped node whose catalog has three streams, the last of
 // them behind the newest snapshot unless the log is empty.
 func snapshotted(t *testing.T, log string, older bool) (dir, newest, before string) {
