@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,7 +124,7 @@ func runnerAt(n *harness.Node, streams []string) *bench.Runner {
 
 func (b *clusterBench) create(s benchSubject, count int) (streams []string) {
 	b.t.Helper()
-	conn := b.dial(s)
+	conn := b.dial(s.nodes[0])
 	defer conn.Close()
 	for range count {
 		b.streams++
@@ -138,7 +139,7 @@ func (b *clusterBench) create(s benchSubject, count int) (streams []string) {
 
 func (b *clusterBench) remove(s benchSubject, streams []string) {
 	b.t.Helper()
-	conn := b.dial(s)
+	conn := b.dial(s.nodes[0])
 	defer conn.Close()
 	for _, name := range streams {
 		if err := conn.Delete(b.t.Context(), name); err != nil {
@@ -147,9 +148,9 @@ func (b *clusterBench) remove(s benchSubject, streams []string) {
 	}
 }
 
-func (b *clusterBench) dial(s benchSubject) *client.Conn {
+func (b *clusterBench) dial(n *harness.Node) *client.Conn {
 	b.t.Helper()
-	conn, err := client.Dial(b.t.Context(), client.Config{Addr: s.nodes[0].Stream, Name: "bench", Timeout: usableWithin})
+	conn, err := client.Dial(b.t.Context(), client.Config{Addr: n.Stream, Name: "bench", Timeout: usableWithin})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -173,23 +174,46 @@ func (b *clusterBench) measure(s benchSubject, l benchLoad) {
 		}
 	}
 	published := b.figure(s, l.name, leader, l, run)
-	if l.Rate > 0 || l.Streams > 1 {
+	if l.Rate > 0 {
 		return
 	}
-	load := bench.Load{Consumers: 1, Streams: 1, Size: l.Size, Messages: published.Messages}
-	read := func(from *harness.Node) func(context.Context) (bench.Result, error) {
+	load := bench.Load{Consumers: l.Streams, Streams: l.Streams, Size: l.Size, Messages: published.Messages}
+	if l.Streams > 1 {
+		load.Messages = b.fewest(leader, streams)
+	}
+	name := strings.NewReplacer("publish", "consume", " to ", " of ").Replace(l.name)
+	of := benchLoad{name: name, Load: load}
+	read := func(from *harness.Node, here bool) func(context.Context) (bench.Result, error) {
 		return func(ctx context.Context) (bench.Result, error) {
 			r := runnerAt(from, streams)
-			r.Here = true
+			r.Here = here
 			return r.Consume(ctx, load)
 		}
 	}
-	name := strings.Replace(l.name, "publish", "consume", 1)
-	of := benchLoad{name: name, Load: load}
-	b.figure(s, name+" from the leader", leader, of, read(leader))
-	if s.cluster != nil {
-		b.figure(s, name+" from a follower", leader, of, read(s.cluster.Others(leader)[0]))
+	if l.Streams > 1 {
+		b.figure(s, name+" from their leaders", leader, of, read(leader, false))
+		return
 	}
+	b.figure(s, name+" from the leader", leader, of, read(leader, false))
+	if s.cluster != nil {
+		b.figure(s, name+" from a follower", leader, of, read(s.cluster.Others(leader)[0], true))
+	}
+}
+
+// fewest is how many messages each of the streams has at least.
+func (b *clusterBench) fewest(at *harness.Node, streams []string) uint64 {
+	b.t.Helper()
+	conn := b.dial(at)
+	defer conn.Close()
+	least := uint64(math.MaxUint64)
+	for _, name := range streams {
+		stats, err := conn.Stats(b.t.Context(), name)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		least = min(least, uint64(stats["committed_offset"]+1))
+	}
+	return least
 }
 
 // figure runs something and prints what came of it.
