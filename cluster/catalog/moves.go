@@ -25,13 +25,11 @@ func (d *decider) handOver(s *Stream, p *progress) {
 }
 
 // wanted returns where the leader should go, or "" if it may stay. An operator
-// wants it at the target; a draining node wants to be rid of it.
+// wants it at the target; a draining node wants to be rid of it, also while the
+// target can't have it.
 func (d *decider) wanted(s *Stream) protocol.NodeID {
-	if s.Target != "" {
-		if s.transferable(s.Target) == nil && d.sight.Present(s.Target) == Up {
-			return s.Target
-		}
-		return ""
+	if s.Target != "" && s.transferable(s.Target) == nil && d.sight.Present(s.Target) == Up {
+		return s.Target
 	}
 	if d.draining(s.Leader.Node) == 0 {
 		return ""

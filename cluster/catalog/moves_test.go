@@ -89,6 +89,36 @@ func TestNextSteps_transferWaitsForItsTarget(t *testing.T) {
 	g.expect("s", "")
 }
 
+// A wish for a place that can't lead now does not keep a leader where it must go
+// from; and it ends with the replica there, which another one may follow some day.
+func TestNextSteps_drainDespiteAWish(t *testing.T) {
+	g := newStage(t, "n1", "n2", "n3")
+	g.settle("s", "n1", "n2", "n3")
+	g.transfer("s", "n2")
+	g.sight.See("n2", Gone)
+	g.ok(&MarkNode{ID: "n1", Draining: true})
+	g.expect("s", "n1 hands over to n3")
+}
+
+func TestTransferLeaders_endsWithTheReplica(t *testing.T) {
+	for _, leave := range []func(*Stream) Body{
+		func(s *Stream) Body {
+			return &RetireReplicas{Replicas: []Retired{{Stream: s.Incarnation, Node: "n2"}}}
+		},
+		func(s *Stream) Body {
+			return &AddReplicas{Replicas: []Added{{Stream: s.Incarnation, Node: "n4", Instead: "n2"}}}
+		},
+	} {
+		g := newStage(t, "n1", "n2", "n3", "n4")
+		g.settle("s", "n1", "n2", "n3")
+		g.transfer("s", "n2")
+		g.ok(leave(g.get("s")))
+		if to := g.get("s").Target; to != "" {
+			t.Errorf("the leader is still wanted at %s, whose replica is on its way out", to)
+		}
+	}
+}
+
 func TestNextSteps_drain(t *testing.T) {
 	g := newStage(t, "n1", "n2", "n3")
 	g.settle("s", "n1", "n2", "n3")

@@ -155,8 +155,17 @@ func (s *Stream) makeWay(node protocol.NodeID) *Refusal {
 	case s.Replicas[at].Leaving:
 		return refuse(ErrReplicaMissing, "the replica of %q on %q is on its way out already", s.Name, node)
 	}
-	s.Replicas[at].Leaving = true
+	s.leave(at)
 	return nil
+}
+
+// leave marks a replica as on its way out. A wish to be led from there ends: it
+// would come true if the node got another replica one day.
+func (s *Stream) leave(at int) {
+	s.Replicas[at].Leaving = true
+	if s.Target == s.Replicas[at].Node {
+		s.Target = ""
+	}
 }
 
 func (e *edit) member(id protocol.NodeID) bool {
@@ -277,7 +286,9 @@ func (c *RetireReplicas) apply(e *edit) []Outcome {
 		if s.Replicas[at].Leaving == !x.Stay {
 			continue
 		}
-		s.Replicas[at].Leaving = !x.Stay
+		if s.Replicas[at].Leaving = false; !x.Stay {
+			s.leave(at)
+		}
 		if !slices.ContainsFunc(s.Replicas, func(r Replica) bool { return !r.Leaving }) {
 			out[i].Refusal = refuse(ErrUnsafe, "stream %q would be left without a replica; add one on another node first", s.Name)
 			continue
