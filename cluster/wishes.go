@@ -108,14 +108,15 @@ func (c *Cluster) clear(list []catalog.Wish) {
 
 // changeVoters changes voters of streams that this node leads (D3).
 func (c *Cluster) changeVoters(list []catalog.Wish) {
-	body, settled := catalog.VoterChanges(c.View(), c.config.Node, list)
+	body, settled, later := catalog.VoterChanges(c.View(), c.config.Node, list)
 	if len(body.Changes) == 0 {
 		return
 	}
 	if _, err := c.wishFor(body); err != nil {
-		for _, x := range settled {
-			c.again(x)
-		}
+		later = append(later, settled...)
+	}
+	for _, x := range later {
+		c.again(x)
 	}
 }
 

@@ -41,9 +41,11 @@ func NewWishes(node protocol.NodeID) *Wishes {
 	return &Wishes{node: node, waiting: make(map[wishKey]protocol.Proposal), settled: make(map[chunk.Incarnation]settlement)}
 }
 
-// Add takes a replica's proposal.
+// Add takes a replica's proposal, or one that was taken and came to nothing: that
+// one may be older than what its leader has called settled since.
 func (w *Wishes) Add(stream chunk.Incarnation, p protocol.Proposal) {
-	if p.Kind == protocol.ProposeSettled {
+	at := w.settled[stream]
+	if p.Kind == protocol.ProposeSettled && (p.Epoch > at.epoch || p.Epoch == at.epoch && p.Config > at.version) {
 		w.settled[stream] = settlement{p.Epoch, p.Config}
 	}
 	w.waiting[wishKey{stream, p.Kind, p.Node}] = p
@@ -116,14 +118,22 @@ func Clearings(list []Wish) *ClearReplicas {
 
 // VoterChanges takes in who has caught up and lets go who is to go, one voter of
 // a stream at a time and only where the leader on node has settled (D3). What is
-// refused, something newer stands against, and Changed looks at that; settled
-// are the wishes that nobody would say again if the command was not heard.
-func VoterChanges(view *State, node protocol.NodeID, list []Wish) (body *ChangeVoters, settled []Wish) {
+// refused, something newer stands against, and Changed looks at that. Nobody
+// says again that voters are settled: settled are the wishes that are to be put
+// back if the command is not heard, later those whose streams another change
+// came first in, which may come to nothing.
+func VoterChanges(view *State, node protocol.NodeID, list []Wish) (body *ChangeVoters, settled, later []Wish) {
 	body = &ChangeVoters{}
 	changing := make(map[chunk.Incarnation]bool)
 	for _, x := range list {
 		s, ok := view.Incarnation(x.Stream)
-		if !ok || x.epoch != s.Epoch || changing[x.Stream] {
+		if !ok || x.epoch != s.Epoch {
+			continue
+		}
+		if changing[x.Stream] {
+			if x.Kind == protocol.ProposeSettled {
+				later = append(later, x)
+			}
 			continue
 		}
 		var change VoterChange
@@ -141,5 +151,5 @@ func VoterChanges(view *State, node protocol.NodeID, list []Wish) (body *ChangeV
 		changing[x.Stream] = true
 		body.Changes = append(body.Changes, change)
 	}
-	return body, settled
+	return body, settled, later
 }
