@@ -71,6 +71,9 @@ func (w *Wishes) Changed(changes []Change) bool {
 
 func leavingVoter(r Replica) bool { return r.Voter && r.Leaving }
 
+// Empty says whether nothing waits.
+func (w *Wishes) Empty() bool { return len(w.waiting) == 0 }
+
 // Take empties the queue, in the order of streams.
 func (w *Wishes) Take() []Wish {
 	list := make([]Wish, 0, len(w.waiting))

@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/replication/protocol"
@@ -249,12 +250,12 @@ func (w *World) checkMajority(n *node, s *stream, l *protocol.Leader, commit chu
 			holds++
 		}
 	}
-	if holds < c.Quorum() && w.now-w.wiped > 2*second {
+	if holds < c.Quorum() && !w.justEmptied() {
 		w.violate("I5", "%s commits %d of %s in epoch %d, durable on %d of %d voters", n.id, commit, s, l.Epoch(), holds, c.Voters())
 	}
 	// Whatever majority of the newest voters elects next has a holder in it (I28).
-	newest, ok := w.meta.state.Incarnation(s.inc)
-	if !ok || w.now-w.wiped <= 2*second {
+	newest, ok := w.raft.truth.Incarnation(s.inc)
+	if !ok || w.justEmptied() {
 		return
 	}
 	n2 := newest.Configuration()
@@ -272,6 +273,12 @@ func (w *World) checkMajority(n *node, s *stream, l *protocol.Leader, commit chu
 	}
 }
 
+// justEmptied tells whether a disk was emptied and its copies may not have come
+// again.
+func (w *World) justEmptied() bool {
+	return w.now-w.wiped <= 2*second || slices.ContainsFunc(w.nodes, func(n *node) bool { return n.meta.emptied })
+}
+
 // holds tells whether a node has a chunk durably, or had it when it gave its
 // replica up.
 func (w *World) holds(id protocol.NodeID, s *stream, e chunk.Epoch, at chunk.LSN) bool {
@@ -282,7 +289,7 @@ func (w *World) holds(id protocol.NodeID, s *stream, e chunk.Epoch, at chunk.LSN
 	has := func(g *replicaGhost) bool {
 		return g != nil && g.durable >= at && chunk.LSN(len(g.epochs)) >= at && g.epochs[at-1] == e
 	}
-	return has(n.known[s.inc]) || !w.meta.isMember(s, id) && has(n.gone[s.inc])
+	return has(n.known[s.inc]) || !w.meta.isMember(s, id) && has(n.given[s.inc])
 }
 
 // checkFold: tracking in memory is the fold of the log (I17, I18).

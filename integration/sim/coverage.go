@@ -56,6 +56,32 @@ const (
 	markInherited
 	markClockBack
 	markCalmElection
+	markMetaMidway
+	markMetaUnheard
+	markMetaLost
+	markMetaRepeated
+	markMetaLag
+	markMetaRestored
+	markMetaSnapshot
+	markMetaBatch
+	markMetaStale
+	markTwoCoordinators
+	markSeenWrongly
+	markFenceLost
+	markFenceAhead
+	markForgotten
+	markDiskReplaced
+	markRecreated
+	markTransfer
+	markDrained
+	markUndrained
+	markAdded
+	markMoved
+	markRetire
+	markNodeLeaves
+	markNodeRemoved
+	markNodeJoined
+	markBalanced
 	marks
 )
 
@@ -106,6 +132,33 @@ var markNames = [marks][2]string{
 	markInherited:      {"F5", "a leader inherits stored offsets that no chunk holds"},
 	markClockBack:      {"chunk times", "a clock is set back"},
 	markCalmElection:   {"L1", "a leader is elected in the calm phase"},
+
+	markMetaMidway:      {"raft", "a leader of the metadata ends with commands under way"},
+	markMetaUnheard:     {"raft", "a command is committed by the next leader, and nobody is told"},
+	markMetaLost:        {"raft", "a command or its answer gets lost"},
+	markMetaRepeated:    {"requests", "a command comes again that was carried out"},
+	markMetaLag:         {"raft", "a node does not hear of a commit in time"},
+	markMetaRestored:    {"snapshots", "a node begins with its snapshot and the entries behind it"},
+	markMetaSnapshot:    {"snapshots", "a node gets a snapshot in place of entries"},
+	markMetaBatch:       {"steps", "one command carries several streams"},
+	markMetaStale:       {"steps", "a coordinator's step is refused: things stand elsewhere"},
+	markTwoCoordinators: {"steps", "a coordinator begins while the last one is at work"},
+	markSeenWrongly:     {"presence", "the coordinator takes a node for gone that is there"},
+	markFenceLost:       {"A3", "a fence, or what is answered to the coordinator, gets lost"},
+	markFenceAhead:      {"A3", "a fence comes before the catalog that it is of"},
+	markForgotten:       {"D1", "a node without a journal has replicas without files"},
+	markDiskReplaced:    {"D1", "a node comes back with an empty disk"},
+	markRecreated:       {"I29", "a stream is made whose name was another's"},
+	markTransfer:        {"D4", "an operator wants a leader elsewhere"},
+	markDrained:         {"drain", "a node drains"},
+	markUndrained:       {"drain", "a node works again"},
+	markAdded:           {"D3", "a replica is added"},
+	markMoved:           {"D3", "a replica is to take another's place"},
+	markRetire:          {"D3", "a replica is to go"},
+	markNodeLeaves:      {"members", "a node is to leave"},
+	markNodeRemoved:     {"members", "a node is removed"},
+	markNodeJoined:      {"members", "a node joins"},
+	markBalanced:        {"balance", "leaders or replicas are evened out"},
 }
 
 // Coverage counts how often a run was in each of these states.

@@ -2,8 +2,8 @@
 // that a seed can think of?
 //
 // A World is a cluster on one goroutine: replication Nodes over segstore over
-// vfs.Mem, joined by a network, coordinated by catalog.NextSteps over an ideal
-// metadata register, used by model clients. Everything that can happen is an
+// vfs.Mem, joined by a network, placed and coordinated by a catalog that each
+// node has by itself, used by model clients and operators. Everything that can happen is an
 // event in one queue, ordered by virtual time; whatever could be otherwise is
 // drawn from the seed. So a seed is a run, and the same seed is the same run,
 // byte for byte of its trace.
@@ -28,6 +28,21 @@
 // replicas the same log (L1, L2). Rot stays within what may be mended: it is always
 // the same node's disk, and never what that node alone has.
 //
-// What is not real here: bytes between nodes (frames travel as values), raft,
-// clients' wire. Read World, then node, then checks.
+// The metadata is the real catalog on every node: encoded commands, applied by
+// each node from raft's log or a snapshot, with equal hashes at equal entries; and
+// the product's decisions about it, which are functions of package catalog: what
+// the coordinator does next and when (NextSteps, Sight, Agenda), what replicas'
+// wishes become (Wishes), how a node comes to its replica (Residence, Entry), who
+// gets a stream (Placer), what operators may do (CanAdd …, LostWithout). Around
+// them stand short stand-ins for package cluster's loops (raft.go, coordinator.go,
+// metadata.go, operators.go), with its delays, repetitions and time-outs. Leaders
+// of the metadata change with commands under way, commands come twice under one
+// request id, two coordinators may be at work, and who is there is told late and
+// wrongly.
+//
+// What is not real here: bytes between nodes (frames travel as values), clients'
+// wire, memberlist, and raft itself: its votes, its store and its log's way to
+// followers are hashicorp's; what it promises is taken for given, and what it may
+// do to those who use it is done to them. Read World, then node, then checks; for
+// the metadata raft, then coordinator.
 package sim

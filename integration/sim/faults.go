@@ -25,6 +25,7 @@ func (w *World) plan() {
 		{o.doubtEvery, w.doubtOne}, {o.diskEvery, w.disturbOne}, {o.wipeEvery, w.wipeOne},
 		{o.rotEvery, w.rotOne}, {o.journalEvery, w.loseJournalOne}, {o.clockEvery, w.setClockOne},
 		{o.recreateEvery, w.recreateOne}, {o.strandEvery, w.strandOne}, {o.visitEvery, w.visit},
+		{o.drainEvery, w.drainOne}, {o.balanceEvery, w.balanceOne}, {o.leaveEvery, w.leaveOne},
 	} {
 		if f.every > 0 {
 			w.again(f.every, f.do)
@@ -124,17 +125,22 @@ func (w *World) isolate(n *node, d int64) {
 // chooses between many chunks of an old epoch and few of a newer one (A4).
 func (w *World) strandOne() {
 	s := w.anyStream()
-	c, ok := w.meta.state.Incarnation(s.inc)
+	c, ok := w.raft.truth.Incarnation(s.inc)
 	if !ok || !c.Led() || len(w.links) == 0 {
 		return
 	}
 	n, d := w.node(c.Leader.Node), w.between(200*millisecond, 1500*millisecond)
+	if w.raft.leader == n {
+		w.deposeOne() // who leads the metadata must not go with it
+	}
 	w.log("strand", "%s s%d", n.id, s.index)
 	w.isolate(n, d)
 	w.doubt(n, d)
 	w.after(d-w.between(0, 60*millisecond), func() {
-		if c, ok := w.meta.state.Incarnation(s.inc); ok && c.Led() && c.Leader.Node != n.id && !w.calm {
-			w.meta.sight.See(n.id, catalog.Up)
+		if c, ok := w.raft.truth.Incarnation(s.inc); ok && c.Led() && c.Leader.Node != n.id && !w.calm {
+			if l := w.raft.leader; l != nil && l.server != nil {
+				l.see(n.id, catalog.Up)
+			}
 			w.doubt(w.node(c.Leader.Node), w.between(50*millisecond, 500*millisecond))
 		}
 	})
@@ -149,51 +155,43 @@ func (w *World) resetOne() {
 }
 
 func (w *World) anyStream() *stream {
-	living := w.living()
-	return living[w.rng.IntN(len(living))]
-}
-
-// moveOne moves a replica to a node that has none of the stream.
-func (w *World) moveOne() {
-	s := w.anyStream()
-	to := w.anyNode()
-	members := w.meta.members(s)
-	if w.meta.isMember(s, to.id) || len(members) == 0 {
-		return
+	if living := w.living(); len(living) > 0 {
+		return living[w.rng.IntN(len(living))]
 	}
-	from := members[w.rng.IntN(len(members))]
-	w.stats.Moves++
-	w.log("move", "s%d %s→%s", s.index, from, to.id)
-	w.meta.propose(&catalog.AddReplicas{Replicas: []catalog.Added{{Stream: s.inc, Node: to.id, Instead: from}}}, nil)
+	return w.streams[len(w.streams)-1] // not made yet
 }
 
-func (w *World) handOverOne() {
-	s := w.anyStream()
-	to := w.anyNode()
-	w.log("transfer", "s%d to %s", s.index, to.id)
-	w.meta.propose(&catalog.TransferLeaders{Transfers: []catalog.Transfer{{Stream: s.inc, To: to.id}}}, nil)
-}
-
-// doubtOne makes the coordinator believe wrongly that a node is gone, or lets
-// another one go on without what it knew.
+// doubtOne makes the coordinator believe wrongly that a node is gone, or has
+// another node lead the metadata, whose coordinator knows nothing of what the
+// last one has begun.
 func (w *World) doubtOne() {
-	if w.chance(300) {
-		w.log("doubt", "new coordinator")
-		w.meta.sight = catalog.NewSight()
-		w.meta.soon()
+	if w.chance(400) {
+		w.deposeOne()
 		return
 	}
 	w.doubt(w.anyNode(), w.between(10*millisecond, second))
 }
 
-// doubt makes the coordinator take a node for gone for a while.
+// deposeOne has the metadata led by another node.
+func (w *World) deposeOne() {
+	if w.raft.leader != nil {
+		w.raft.depose("it is told to")
+	}
+}
+
+// doubt makes whoever leads the metadata take a node for gone for a while.
 func (w *World) doubt(n *node, d int64) {
+	l := w.raft.leader
+	if l == nil || !w.raft.leads(l) || l == n {
+		return
+	}
 	w.log("doubt", "%s", n.id)
-	w.meta.sight.See(n.id, catalog.Gone)
-	w.meta.soon()
+	life := l.life
+	l.see(n.id, catalog.Gone)
 	w.after(d, func() {
-		w.meta.sight.See(n.id, catalog.Up)
-		w.meta.soon()
+		if l.lives(life) && w.reaches(l, n) {
+			l.see(n.id, catalog.Up)
+		}
 	})
 }
 
@@ -236,18 +234,14 @@ func (w *World) wipeOne() {
 	}
 	w.log("wipe", "%s", n.id)
 	w.wiped = w.now
-	n.mem = vfs.NewMem()
-	for _, s := range w.streams {
-		delete(n.known, s.inc)
-	}
-	n.down()
+	w.empty(n)
 }
 
 // mayWipe: more copies must not be lost than a majority can do without. A wipe
 // is taken only where every member counts and nobody else is down.
 func (w *World) mayWipe(n *node) bool {
 	for _, other := range w.nodes {
-		if !other.up {
+		if _, member := w.raft.truth.Node(other.id); !other.up || !other.entered || other.meta.emptied || !member {
 			return false
 		}
 	}
@@ -255,12 +249,15 @@ func (w *World) mayWipe(n *node) bool {
 		return false // that is where the one bad copy may be
 	}
 	for _, s := range w.living() {
-		c, ok := w.meta.state.Incarnation(s.inc)
+		c, ok := w.raft.truth.Incarnation(s.inc)
 		if !ok || !c.Led() {
 			return false
 		}
 		for _, r := range c.Replicas {
 			if !r.Voter || r.Aside {
+				return false
+			}
+			if _, holds := c.Replica(n.id); holds && len(c.Replicas) < 3 {
 				return false
 			}
 			if r.Node != n.id && !w.holdsAll(w.node(r.Node), s) {
@@ -377,28 +374,6 @@ func (w *World) setClockOne() {
 	}
 	w.log("clock", "%s %v", n.id, d)
 	n.skew += d
-}
-
-// recreateOne deletes a stream and, soon, makes another one of the same name.
-func (w *World) recreateOne() {
-	s := w.anyStream()
-	if len(w.living()) < len(w.meta.epoch) && len(w.streams) > 12 {
-		return
-	}
-	w.after(w.meta.delay(), func() {
-		if s.deleted || w.calm {
-			return
-		}
-		w.log("delete", "s%d", s.index)
-		w.meta.apply(&catalog.DeleteStreams{Streams: []catalog.OldStream{{VHost: "/", Name: s.name, Incarnation: s.inc}}})
-		s.deleted = true
-		successor := w.create(s.name)
-		w.log("create", "s%d", successor.index)
-		w.meta.changed()
-		for _, c := range w.clients {
-			c.moves(s, successor)
-		}
-	})
 }
 
 // othersHold tells whether all others have what a node has durably. If they had

@@ -3,6 +3,7 @@ package sim
 import (
 	"slices"
 
+	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
@@ -161,6 +162,9 @@ func (l *link) reset() {
 	number := l.number
 	for i := range l.ends {
 		n, peer := l.ends[i], l.ends[1-i]
+		if n.up {
+			n.unlinked(l, peer, gonePatience)
+		}
 		if life := n.life; was && n.up {
 			d := w.between(0, 20*millisecond)
 			l.heard[i] = w.now + d
@@ -184,7 +188,8 @@ func (l *link) connect(number int) {
 	if !l.ends[0].up || !l.ends[1].up {
 		return // the start of a node tries again
 	}
-	if l.cut[0] || l.cut[1] {
+	// Who comes with an empty disk is linked once it is a member.
+	if l.cut[0] || l.cut[1] || l.ends[0].meta.emptied || l.ends[1].meta.emptied {
 		w.after(50*millisecond, func() { l.connect(number) })
 		return
 	}
@@ -196,6 +201,7 @@ func (l *link) connect(number int) {
 		w.after(max(l.heard[i]+1-w.now, 0)+w.between(0, 2*millisecond), func() {
 			if n.lives(life) && l.number == number {
 				w.log("link", "%s has %s", n.id, peer.id)
+				n.see(peer.id, catalog.Up)
 				n.repl.LinkUp(peer.id)
 			}
 		})

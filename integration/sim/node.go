@@ -39,20 +39,26 @@ type node struct {
 	ready   []*replication.Replica
 	turning bool
 	skew    time.Duration
-	view    *catalog.State
-	settled map[chunk.Incarnation]settlement
-	known   map[chunk.Incarnation]*replicaGhost
-	asked   map[chunk.Incarnation]bool // a registration is on its way
-	// gone is what was known of replicas that this node has given up.
-	gone       map[chunk.Incarnation]*replicaGhost
-	scrubber   *segstore.Scrubber
-	reconciled bool   // what lay here at the start of this life was looked at
-	fuseFile   string // the fuse counts only changes of files with this in their names
-}
 
-type settlement struct {
-	epoch   chunk.Epoch
-	version protocol.ConfigVersion
+	meta   metaDisk
+	server *server
+	// view is what the node shows of the catalog; it stays while the node is down.
+	view *catalog.State
+	// entered: the view shows all that was committed when this life began.
+	entered  bool
+	gone     map[protocol.NodeID]bool // whom this node sees as gone
+	wishes   *catalog.Wishes
+	carrying bool // wishes are on their way
+	// heard are streams as fences brought them, while that is newer than the view;
+	// deleted are those that the view has given up in this life.
+	heard   map[chunk.Incarnation]*catalog.Stream
+	deleted map[chunk.Incarnation]bool
+
+	known map[chunk.Incarnation]*replicaGhost
+	// given is what was known of replicas that this node has given up.
+	given    map[chunk.Incarnation]*replicaGhost
+	scrubber *segstore.Scrubber
+	fuseFile string // the fuse counts only changes of files with this in their names
 }
 
 func (w *World) node(id protocol.NodeID) *node { return w.nodes[int(id[1]-'1')] }
@@ -135,8 +141,9 @@ func (n *node) start() {
 	n.life++
 	n.up, n.dead, n.turning, n.fuse = true, false, false, 0
 	n.ready = nil
-	n.settled = map[chunk.Incarnation]settlement{}
-	n.asked = map[chunk.Incarnation]bool{}
+	n.entered, n.carrying = false, false
+	n.gone, n.wishes = map[protocol.NodeID]bool{}, catalog.NewWishes(n.id)
+	n.heard, n.deleted = map[chunk.Incarnation]*catalog.Stream{}, map[chunk.Incarnation]bool{}
 	life := n.life
 	w.log("start", "%s life %d", n.id, n.life)
 	w.stats.Starts++
@@ -170,7 +177,9 @@ func (n *node) start() {
 		Propose: func(inc chunk.Incarnation, p protocol.Proposal) { n.propose(life, inc, p) },
 		Lost:    func(inc chunk.Incarnation, err error) { n.lost(life, inc, err) },
 		Yield: func(inc chunk.Incarnation, e chunk.Epoch, heir protocol.NodeID) {
-			w.meta.handedOver(inc, e, heir)
+			if n.lives(life) {
+				n.ended(inc, e, heir)
+			}
 		},
 	})
 	n.scrubber = store.NewScrubber(segstore.ScrubOptions{Period: 2 * time.Second})
@@ -181,12 +190,15 @@ func (n *node) start() {
 			w.after(w.between(0, 20*millisecond), func() { l.connect(number) })
 		}
 	}
-	if n.view == nil {
-		n.view = w.meta.state
+	for _, l := range w.links {
+		for i := range l.ends {
+			if l.ends[i] == n && !l.up {
+				n.unlinked(l, l.ends[1-i], firstPatience)
+			}
+		}
 	}
-	n.reconciled = false
-	n.reconcile()
-	n.reconciled = true
+	n.openServer()
+	w.meta.enter(n)
 }
 
 // housekeep lets scrubber and repair work now and then.
@@ -316,7 +328,7 @@ func (n *node) crash() {
 func (n *node) down() {
 	w := n.w
 	n.up, n.dead, n.fuse = false, false, 0
-	n.repl, n.store, n.scrubber, n.ready = nil, nil, nil, nil
+	n.repl, n.store, n.scrubber, n.ready, n.server = nil, nil, nil, nil, nil
 	for _, l := range w.links {
 		if l.ends[0] == n || l.ends[1] == n {
 			l.reset()
@@ -327,7 +339,6 @@ func (n *node) down() {
 			g.endRun()
 		}
 	}
-	w.meta.nodeDown(n)
 	pause := w.between(10*millisecond, w.opts.downMax)
 	if w.calm {
 		pause = 10 * millisecond
@@ -340,9 +351,128 @@ func (n *node) down() {
 	})
 }
 
-// reconcile opens, tells and removes replicas by the node's view of the
-// metadata, as the process around a node does.
-func (n *node) reconcile() {
+// follow begins, once the node is entered, to keep its replicas equal to those
+// that the catalog places here; and puts away what was given up while it was
+// down. A journal that was made anew has forgotten what the node promised.
+func (n *node) follow() {
+	if n.entered {
+		return
+	}
+	n.entered = true
+	n.w.log("entered", "%s at %d", n.id, n.server.applied)
+	var waits []chunk.Incarnation
+	for s := range n.view.Streams() {
+		if _, holds := s.Replica(n.id); !holds || !n.store.Journal().Made() || n.meta.fresh {
+			continue
+		}
+		if _, known := n.store.Journal().State(s.Incarnation); !known {
+			n.w.reach(markForgotten)
+			waits = append(waits, s.Incarnation)
+		}
+	}
+	n.meta.fresh = false
+	life := n.life
+	for _, i := range waits {
+		n.store.Journal().Change(i, func(s *segstore.StreamState) { s.Aside = segstore.AsideJournalLost }, func(error) {
+			n.w.after(1, func() {
+				if n.lives(life) {
+					n.reconcileStream(n.w.streamOf(i))
+				}
+			})
+		})
+	}
+	for _, d := range n.store.List() {
+		s := n.w.streamOf(d.Incarnation)
+		if _, known := n.stream(s.inc); known {
+			continue
+		}
+		n.w.reach(markQuarantine)
+		n.w.log("put away", "%s s%d", n.id, s.index)
+		if err := n.store.Quarantine(s.inc); err != nil {
+			n.later(s)
+		}
+	}
+	for _, s := range n.w.streams {
+		if !slices.Contains(waits, s.inc) {
+			n.reconcileStream(s)
+		}
+		if n.dead {
+			n.die()
+			return
+		}
+	}
+}
+
+// changed hears of changes that the view shows.
+func (n *node) changed(changes []catalog.Change) {
+	if r := n.w.meta.reign; r != nil && r.n == n {
+		r.changed(changes)
+	}
+	if n.wishes.Changed(changes) {
+		n.carrySoon()
+	}
+	for _, c := range changes {
+		if c.Kind != catalog.StreamChanged {
+			continue
+		}
+		if c.Stream == nil {
+			delete(n.heard, c.Before.Incarnation)
+			n.deleted[c.Before.Incarnation] = true
+			n.reconcileStream(n.w.streamOf(c.Before.Incarnation))
+		} else {
+			if !newer(n.heard[c.Stream.Incarnation], c.Stream) {
+				delete(n.heard, c.Stream.Incarnation)
+			}
+			n.reconcileStream(n.w.streamOf(c.Stream.Incarnation))
+		}
+		if n.dead {
+			return
+		}
+	}
+}
+
+// newer tells whether a is a later state of the stream than b.
+func newer(a, b *catalog.Stream) bool {
+	return a != nil && (b == nil || a.Epoch > b.Epoch || a.ConfigVersion > b.ConfigVersion)
+}
+
+// stream is the newest that is known here of a stream.
+func (n *node) stream(i chunk.Incarnation) (*catalog.Stream, bool) {
+	s, _ := n.view.Incarnation(i)
+	if h := n.heard[i]; newer(h, s) {
+		s = h
+	}
+	return s, s != nil
+}
+
+var (
+	errNotEntered = errors.New("the node does not know its membership yet")
+	errNotHere    = errors.New("the stream has no replica here")
+)
+
+// openFor starts a replica that a fence asks for, of the newest known state of
+// the stream, which the fence may have brought.
+func (n *node) openFor(s *stream, brought *catalog.Stream) error {
+	if !n.entered {
+		return errNotEntered
+	}
+	known, ok := n.stream(s.inc)
+	if !ok || newer(brought, known) {
+		if n.deleted[s.inc] {
+			return catalog.ErrStreamMissing
+		}
+		n.w.reach(markFenceAhead)
+		n.heard[s.inc], known = brought, brought
+	}
+	if _, holds := known.Replica(n.id); !holds {
+		return errNotHere
+	}
+	n.startReplica(s, known)
+	return nil
+}
+
+// reconcileAll looks at all streams.
+func (n *node) reconcileAll() {
 	for _, s := range n.w.streams {
 		n.reconcileStream(s)
 		if n.dead {
@@ -352,76 +482,88 @@ func (n *node) reconcile() {
 	}
 }
 
-func (n *node) has(inc chunk.Incarnation) bool {
-	return slices.ContainsFunc(n.store.List(), func(s segstore.Stream) bool { return s.Incarnation == inc })
-}
+func (n *node) has(inc chunk.Incarnation) bool { return n.store.Has(inc) }
 
+// reconcileStream makes this node's replica of a stream what it should be.
 func (n *node) reconcileStream(s *stream) {
-	c, ok := n.view.Incarnation(s.inc)
-	if !ok {
-		n.putAway(s)
+	if !n.entered || n.dead {
 		return
 	}
-	entry, member := c.Replica(n.id)
-	_, open := n.repl.Replica(s.inc)
-	switch {
-	case !member && (open || n.has(s.inc)):
-		n.w.log("remove", "%s s%d", n.id, s.index)
-		n.remove(s)
-		return
-	case !member:
-		return
-	case !open && n.has(s.inc):
-		if !n.open(s, false) {
+	c, ok := n.stream(s.inc)
+	if ok {
+		if _, holds := c.Replica(n.id); holds {
+			n.startReplica(s, c)
 			return
 		}
-	case !open && entry.Registration > 0 && !entry.Voter:
-		n.join(s, c.Epoch, entry.Registration)
-	case !open && c.Epoch > 1, !open && c.Led():
-		n.register(s) // it should be here, and is not
-		return
-	case !open:
-		return // the fence makes it
 	}
-	if _, ok := n.repl.Replica(s.inc); !ok {
-		return
-	}
-	n.repl.BeginConfigure(s.inc, c.Configuration(), func(error) {})
-	kept, _ := n.store.Journal().State(s.inc)
-	if registered := protocol.Registration(kept.Registration); registered != protocol.Unregistered && registered < entry.Registration {
-		n.repl.BeginRegistered(s.inc, c.Epoch, entry.Registration, func(error) {})
-	}
-	for _, x := range c.Replicas {
-		if x.Voter && x.Leaving && c.Leader.Node == n.id {
-			at := n.settled[s.inc]
-			n.w.meta.wish(n, s.inc, protocol.Proposal{Kind: protocol.ProposeSettled, Node: n.id, Epoch: at.epoch, Config: at.version})
-			break
-		}
+	if _, open := n.repl.Replica(s.inc); open || n.has(s.inc) {
+		n.w.log("remove", "%s s%d", n.id, s.index)
+		n.remove(s)
 	}
 }
 
-// putAway deals with what is here of a stream that the metadata does not know: it
-// was deleted, since nothing comes here that the node's view has not shown. At a
-// start, where that is not sure, it is only moved out of the way (I29).
-func (n *node) putAway(s *stream) {
-	_, open := n.repl.Replica(s.inc)
-	switch {
-	case !open && !n.has(s.inc):
-	case !open && !n.reconciled:
-		n.w.reach(markQuarantine)
-		n.w.log("put away", "%s s%d", n.id, s.index)
-		if err := n.store.Quarantine(s.inc); err != nil {
-			n.later(s)
-		}
-	default:
-		n.w.log("delete", "%s s%d", n.id, s.index)
-		n.remove(s)
+// found is what is on this node's disk of a replica.
+func (n *node) found(i chunk.Incarnation) catalog.Found {
+	state, remembered := n.store.Journal().State(i)
+	return catalog.Found{
+		Files: n.has(i), Remembered: remembered, Registration: protocol.Registration(state.Registration),
+		Forgotten: state.Aside == segstore.AsideJournalLost,
 	}
+}
+
+// startReplica has a stream's replica run here, and tells it what the metadata
+// says.
+func (n *node) startReplica(s *stream, c *catalog.Stream) {
+	if _, runs := n.repl.Replica(s.inc); !runs {
+		entry, _ := c.Replica(n.id)
+		switch c.Residence(n.id, n.found(s.inc)) {
+		case catalog.OpenFiles:
+			n.open(s, false)
+		case catalog.MakeEmpty:
+			n.open(s, true)
+		case catalog.JoinEmpty:
+			n.join(s, c.Epoch, entry.Registration)
+		case catalog.EnterAnew:
+			n.w.log("anew", "%s s%d", n.id, s.index)
+			n.wishFor(s.inc, protocol.Proposal{Kind: protocol.ProposeRegister, Node: n.id})
+		case catalog.LostAlone:
+			n.w.violate("D1", "%s has lost the only replica of %s", n.id, s)
+		}
+	}
+	if r, runs := n.repl.Replica(s.inc); runs && !n.dead {
+		n.tell(s, c, r)
+	}
+}
+
+// tell brings a replica its entry, if that is newer than the one it knows itself
+// by, and the configuration. An epoch that an earlier run led is over (A5).
+func (n *node) tell(s *stream, c *catalog.Stream, r *replication.Replica) {
+	switch c.Entry(n.id, n.found(s.inc)) {
+	case catalog.EntryIsNew:
+		entry, _ := c.Replica(n.id)
+		n.repl.BeginRegistered(s.inc, c.Epoch, entry.Registration, func(error) {})
+	case catalog.EntryOfOther:
+		n.wishFor(s.inc, protocol.Proposal{Kind: protocol.ProposeRegister, Node: n.id})
+	case catalog.EntryKnown:
+	}
+	n.repl.BeginConfigure(s.inc, c.Configuration(), func(error) {})
+	if c.Leader.Node == n.id && c.Leader.Run != r.Standing().Run {
+		n.ended(s.inc, c.Epoch, "")
+	}
+}
+
+// registered hears that the metadata has entered a replica of this node anew.
+func (n *node) registered(s *stream, e chunk.Epoch, as protocol.Registration) {
+	if _, runs := n.repl.Replica(s.inc); runs {
+		n.repl.BeginRegistered(s.inc, e, as, func(error) {})
+		return
+	}
+	n.reconcileStream(s)
 }
 
 func (n *node) remove(s *stream) {
 	if g := n.known[s.inc]; g != nil {
-		n.gone[s.inc] = g
+		n.given[s.inc] = g
 	}
 	delete(n.known, s.inc)
 	n.repl.BeginRemove(s.inc, func(err error) {
@@ -464,7 +606,7 @@ func (n *node) opened(s *stream, r *replication.Replica, err error) bool {
 			life := n.life
 			n.w.after(100*millisecond, func() {
 				if n.lives(life) {
-					n.reconcile()
+					n.reconcileAll()
 				}
 			})
 			return false
@@ -480,25 +622,9 @@ func (n *node) opened(s *stream, r *replication.Replica, err error) bool {
 func (n *node) join(s *stream, e chunk.Epoch, as protocol.Registration) {
 	n.w.log("join", "%s s%d as %d at e%d", n.id, s.index, as, e)
 	delete(n.known, s.inc)
-	delete(n.gone, s.inc)
+	delete(n.given, s.inc)
 	r, err := n.repl.Join(n.spec(s), e, as)
-	if n.opened(s, r, err) {
-		n.repl.BeginConfigure(s.inc, n.configuration(s), func(error) {})
-	}
-}
-
-func (n *node) configuration(s *stream) protocol.Configuration {
-	c, _ := n.view.Incarnation(s.inc)
-	return c.Configuration()
-}
-
-// register has the metadata enter a replica anew that the disk does not have.
-func (n *node) register(s *stream) {
-	if n.asked[s.inc] {
-		return
-	}
-	n.asked[s.inc] = true
-	n.w.meta.register(n, s)
+	n.opened(s, r, err)
 }
 
 // propose takes a replica's wish.
@@ -507,10 +633,7 @@ func (n *node) propose(life int, inc chunk.Incarnation, p protocol.Proposal) {
 		return
 	}
 	n.w.log("propose", "%s s%d %s %s e%d v%d", n.id, n.w.streamOf(inc).index, p.Kind, p.Node, p.Epoch, p.Config)
-	if p.Kind == protocol.ProposeSettled {
-		n.settled[inc] = settlement{p.Epoch, p.Config}
-	}
-	n.w.meta.wish(n, inc, p)
+	n.wishFor(inc, p)
 }
 
 // lost hears that a run ended; after damage or an alarm it says why.
@@ -529,5 +652,7 @@ func (n *node) lost(life int, inc chunk.Incarnation, err error) {
 	} else if n.w.opts.diskEvery == 0 && n.w.rotten != n {
 		n.w.violate("disk", "%s loses a run of %s without a fault: %v", n.id, s, err)
 	}
-	n.w.meta.leaderLost(n, inc)
+	if c, ok := n.stream(inc); ok && c.Leader.Node == n.id {
+		n.ended(inc, c.Epoch, "")
+	}
 }

@@ -25,12 +25,14 @@ type options struct {
 	syncMax            int64 // a sync's longest time
 	metaMax            int64 // the metadata's longest delay
 	metaLossPerMille   int
+	lagPerMille        int // of the times that a node would hear of commits
+	snapshotEvery      int // entries of raft's log
 
 	// The mean time between two faults of a kind; 0: none of them.
 	crashEvery, powerEvery, cutEvery, resetEvery, moveEvery int64
 	handoverEvery, doubtEvery, diskEvery, wipeEvery         int64
 	rotEvery, journalEvery, clockEvery, recreateEvery       int64
-	strandEvery                                             int64
+	strandEvery, drainEvery, balanceEvery, leaveEvery       int64
 	midTurnPerMille                                         int // of crashes
 	downMax                                                 int64
 	policy                                                  vfs.Policy
@@ -74,6 +76,7 @@ func (w *World) draw() {
 	o.delayMin, o.delayMax = 100*microsecond, w.between(500*microsecond, 20*millisecond)
 	o.syncMax = w.between(200*microsecond, 10*millisecond)
 	o.metaMax = w.between(millisecond, 50*millisecond)
+	o.snapshotEvery = int(w.between(2, 30))
 	o.downMax = w.between(100*millisecond, 3*second)
 	o.policy = w.drawPolicy()
 	o.bodyMax = 64
@@ -181,7 +184,15 @@ func (w *World) drawFaults() {
 	}
 	if o.replicas < o.nodes {
 		maybe(&o.moveEvery, 500*millisecond, 3*second)
+		maybe(&o.balanceEvery, 500*millisecond, 3*second)
+		if w.chance(300) {
+			o.leaveEvery = w.between(second, 4*second)
+		}
 	}
+	if w.chance(300) {
+		o.drainEvery = w.between(500*millisecond, 3*second)
+	}
+	rate(&o.lagPerMille, 700)
 	rate(&o.slowPerMille, 50)
 	rate(&o.resetPerMille, 10)
 	rate(&o.twicePerMille, 20)

@@ -52,46 +52,36 @@ func (w *World) live() {
 func (w *World) build() {
 	o := &w.opts
 	w.log("world", "seed %d: %d nodes, %d streams of %d replicas, %d publishers, %d consumers", w.seed, o.nodes, o.streams, o.replicas, o.publishers, o.consumers)
-	w.meta = newMetadata(w)
+	w.meta, w.raft = &metadata{w: w}, newRaft(w)
+	w.found(&catalog.CreateVHost{Name: "/"})
 	for i := range o.nodes {
-		n := &node{w: w, index: i, id: nodeID(i), mem: vfs.NewMem(), known: map[chunk.Incarnation]*replicaGhost{}, gone: map[chunk.Incarnation]*replicaGhost{}, skew: w.drawSkew()}
+		n := &node{w: w, index: i, id: nodeID(i), mem: vfs.NewMem(), known: map[chunk.Incarnation]*replicaGhost{}, given: map[chunk.Incarnation]*replicaGhost{}, skew: w.drawSkew()}
+		n.meta = metaDisk{name: string(n.id), fresh: true}
 		w.nodes = append(w.nodes, n)
-		w.meta.apply(&catalog.PutNode{ID: n.id, Disk: string(n.id)})
+		w.found(&catalog.PutNode{ID: n.id, Disk: n.meta.name})
 		for _, other := range w.nodes[:i] {
 			w.links = append(w.links, &link{w: w, ends: [2]*node{other, n}})
 		}
 	}
+	placer := catalog.NewPlacer(w.raft.truth, func(protocol.NodeID) bool { return true })
+	body := &catalog.CreateStreams{}
 	for i := range o.streams {
-		w.create(fmt.Sprint("stream-", i))
+		x, _ := w.place(placer, w.drawStream(fmt.Sprint("stream-", i)), nodeID(w.rng.IntN(o.nodes)))
+		body.Streams = append(body.Streams, x)
 	}
+	w.found(body)
 	for _, n := range w.nodes {
 		n.start()
 	}
-	w.meta.soon()
+	w.raft.tick()
 }
 
-// create makes a stream.
-func (w *World) create(name string) *stream {
-	o := &w.opts
-	s := &stream{
-		index: len(w.streams), name: name, inc: chunk.Incarnation(w.rng.Uint64() | 1), settings: o.settings,
-		ghost: newGhost(o.settings.Log.Caps),
-	}
-	first := w.rng.IntN(o.nodes)
-	var members []protocol.NodeID
-	for k := range o.replicas {
-		members = append(members, nodeID((first+k)%o.nodes))
-	}
-	w.streams = append(w.streams, s)
-	w.meta.apply(&catalog.CreateStreams{Streams: []catalog.NewStream{{
-		VHost: "/", Name: s.name, Incarnation: s.inc, Replicas: members, Preferred: members[0],
-	}}})
-	return s
-}
+// found has a command carried out before anything begins.
+func (w *World) found(body catalog.Body) { w.raft.commit(w.meta.encode(body)) }
 
-// living are the streams that were not deleted.
+// living are the streams that are made and not deleted.
 func (w *World) living() []*stream {
-	return slices.DeleteFunc(slices.Clone(w.streams), func(s *stream) bool { return s.deleted })
+	return slices.DeleteFunc(slices.Clone(w.streams), func(s *stream) bool { return s.deleted || !s.made })
 }
 
 const (
@@ -117,7 +107,7 @@ func (w *World) settle() {
 			n.heal()
 		}
 	}
-	w.meta.soon()
+	w.wakeUp()
 	end := w.now + calmMost
 	why := ""
 	for w.failure == nil && w.now < end {
@@ -126,9 +116,16 @@ func (w *World) settle() {
 			w.finish()
 			return
 		}
-		w.meta.soon() // the coordinator's sweep
+		w.wakeUp()
 	}
 	w.violate("L1", "after %d s of calm: %s", calmMost/second, why)
+}
+
+// wakeUp has the coordinator sweep.
+func (w *World) wakeUp() {
+	if r := w.meta.reign; r != nil && r.lives() {
+		r.touchAll()
+	}
 }
 
 // unsettled tells what is not as it should be.
@@ -137,6 +134,9 @@ func (w *World) unsettled() string {
 		if !n.up {
 			return fmt.Sprintf("%s is down", n.id)
 		}
+	}
+	if why := w.misplaced(); why != "" {
+		return why
 	}
 	for _, s := range w.streams {
 		if s.deleted {
@@ -163,7 +163,7 @@ func (w *World) unsettled() string {
 
 // unequal tells what a stream lacks: a leader, or a replica that is level.
 func (w *World) unequal(s *stream) string {
-	c, ok := w.meta.state.Incarnation(s.inc)
+	c, ok := w.raft.truth.Incarnation(s.inc)
 	if !ok || !c.Led() {
 		return "no leader"
 	}

@@ -26,6 +26,8 @@ type World struct {
 	nodes   []*node
 	links   []*link
 	meta    *metadata
+	raft    *raft
+	disks   int // that were given to nodes in place of others
 	streams []*stream
 	clients []client
 	uids    []published // by uid
@@ -46,6 +48,7 @@ type Counts struct {
 	Published, Confirmed, Delivered, Committed    int
 	Stores, Queries, Truncations, LogResets, Gaps int
 	DiskFaults, Moves, Rolls, Starts              int
+	MetaLeaders, Commands                         int
 }
 
 // event is something that happens at a time.
@@ -157,8 +160,10 @@ type stream struct {
 	inc      chunk.Incarnation
 	settings streamSettings
 	ghost    ghost
-	// deleted: its name may be another stream's by now.
-	deleted bool
+	// made: the catalog has had it; deleted: it has it no more, and its name may
+	// be another stream's by now.
+	made, deleted bool
+	want          int // replicas
 }
 
 func (s *stream) String() string { return s.name }
