@@ -108,6 +108,7 @@ func TestNode_stopsInOrder(t *testing.T) {
 }
 
 func TestNode_goesOnAfterAPause(t *testing.T) {
+	t.Parallel()
 	n, ledger := written(t)
 	conn := dialNode(t, n)
 	defer conn.Close()
@@ -126,6 +127,7 @@ func TestNode_goesOnAfterAPause(t *testing.T) {
 // chunk is cut, and stays cut: the fault that this is about showed at the second
 // start only.
 func TestNode_garbageBehindTheTail(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name    string
 		garbage []byte
@@ -196,6 +198,7 @@ func TestNode_managementClosesSockets(t *testing.T) {
 // TestNode_newVirtualHostIsOpenAtOnce: a client may open what it just created,
 // without a permission call in between.
 func TestNode_newVirtualHostIsOpenAtOnce(t *testing.T) {
+	t.Parallel()
 	n := harness.Start(t)
 	manage(t, n, http.MethodPut, "/api/vhosts/new%2Fone", http.StatusCreated)
 	cfg := client.Config{Addr: n.Stream, VirtualHost: "new/one"}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -397,6 +398,7 @@ func wantTails(n *harness.Node, other *rotten, all []*tail) {
 // what is left is exactly the chunks before the cut, and the stream goes on behind
 // them, over more starts. Below it, that is damage: named, and nothing is cut.
 func TestRot_tailCut(t *testing.T) {
+	t.Parallel()
 	cuts := map[string]func(end []int64) int64{ // where the file then ends
 		"data":         func(end []int64) int64 { return end[len(end)-1] - 5 },
 		"head":         func(end []int64) int64 { return end[len(end)-2] + 60 },
@@ -407,6 +409,7 @@ func TestRot_tailCut(t *testing.T) {
 	}
 	for _, marked := range []bool{false, true} {
 		t.Run(map[bool]string{false: "above the mark", true: "below the mark"}[marked], func(t *testing.T) {
+			t.Parallel()
 			wantTails(harmTails(t, marked, cuts, os.Truncate))
 		})
 	}
@@ -415,6 +418,7 @@ func TestRot_tailCut(t *testing.T) {
 // Zeros over the unsealed file's end (ST-07), and behind it: the same, and the
 // fault that this is about showed at the second start.
 func TestRot_zeros(t *testing.T) {
+	t.Parallel()
 	over := map[string]func(end []int64) int64{
 		"behind":     func(end []int64) int64 { return end[len(end)-1] },
 		"last chunk": func(end []int64) int64 { return end[len(end)-2] },
@@ -425,14 +429,22 @@ func TestRot_zeros(t *testing.T) {
 		}
 		return harness.Extend(file, make([]byte, 8192))
 	}
-	t.Run("above the mark", func(t *testing.T) { wantTails(harmTails(t, false, over, zero)) })
-	delete(over, "behind") // no mark covers that
-	t.Run("below the mark", func(t *testing.T) { wantTails(harmTails(t, true, over, zero)) })
+	t.Run("above the mark", func(t *testing.T) {
+		t.Parallel()
+		wantTails(harmTails(t, false, over, zero))
+	})
+	covered := maps.Clone(over)
+	delete(covered, "behind") // no mark covers that
+	t.Run("below the mark", func(t *testing.T) {
+		t.Parallel()
+		wantTails(harmTails(t, true, covered, zero))
+	})
 }
 
 // Indexes are removed, cut, emptied, flipped and swapped (ST-02, ST-04, ST-10):
 // everything can be read from anywhere, and is in place again.
 func TestRot_indexes(t *testing.T) {
+	t.Parallel()
 	n := harness.Start(t)
 	r := rot(t, n, "orders")
 	r.publish(40, 1000)
@@ -473,6 +485,7 @@ func TestRot_indexes(t *testing.T) {
 // and no more, the newest is missed although nothing names it, and other streams
 // are as well as ever, over several starts.
 func TestRot_missingFiles(t *testing.T) {
+	t.Parallel()
 	n := harness.Start(t)
 	middle, newest, only, other := rot(t, n, "middle"), rot(t, n, "newest"), rot(t, n, "only"), rot(t, n, "other")
 	middle.publish(20, 1000)
@@ -507,6 +520,7 @@ func TestRot_missingFiles(t *testing.T) {
 
 // What is not ours in a stream's folder (ST-08) is kept, and stops nothing.
 func TestRot_foreignFiles(t *testing.T) {
+	t.Parallel()
 	n := harness.Start(t)
 	r := rot(t, n, "orders")
 	r.publish(20, 1000)
@@ -548,6 +562,7 @@ func TestRot_foreignFiles(t *testing.T) {
 // end; the stream goes on; verify, figures and the log tell of it; there is
 // nobody to repair it from, and that is said.
 func TestRot_flips(t *testing.T) {
+	t.Parallel()
 	n := harness.Start(t)
 	data, length, trailer, live := rot(t, n, "data"), rot(t, n, "length"), rot(t, n, "trailer"), rot(t, n, "live")
 	all := []*rotten{data, length, trailer, live}
@@ -600,6 +615,7 @@ func TestRot_flips(t *testing.T) {
 // The metadata's files are damaged while the node is down: it does not start,
 // says which file, and no stream's data is touched (5.5).
 func TestRot_metadata(t *testing.T) {
+	t.Parallel()
 	n := harness.Start(t)
 	r := rot(t, n, "orders")
 	r.publish(4, 100)
@@ -647,6 +663,7 @@ func TestRot_metadata(t *testing.T) {
 // A data directory that can't be written: the node ends at once, says why with an
 // exit code, and has changed nothing (5.5).
 func TestRot_readOnly(t *testing.T) {
+	t.Parallel()
 	n := harness.Start(t)
 	r := rot(t, n, "orders")
 	r.publish(2, 100)

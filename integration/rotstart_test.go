@@ -19,6 +19,7 @@ const exitFailed = 1
 // waits for space and begins once there is some; what was confirmed is left as it
 // is either way.
 func TestRot_noSpaceAtStart(t *testing.T) {
+	t.Parallel()
 	disk := smallDisk(t, "24m")
 	n := harness.StartIn(t, filepath.Join(disk, "data"), "--disk-free-min", "0")
 	f := &fullDisk{t: t, node: n, disk: disk}
@@ -60,6 +61,7 @@ func TestRot_noSpaceAtStart(t *testing.T) {
 // A directory that a new node is to begin in has no space (5.5): no partial start,
 // and with room it begins as if nothing had been.
 func TestRot_noSpaceToBegin(t *testing.T) {
+	t.Parallel()
 	disk := smallDisk(t, "24m")
 	f := &fullDisk{t: t, disk: disk}
 	n := harness.StartIn(t, filepath.Join(t.TempDir(), "data"), "--disk-free-min", "0")
