@@ -19,9 +19,9 @@ import (
 )
 
 // describeSettings make rolls, control rolls and compactions of seconds' work.
-var describeSettings = map[string]string{
-	"MILLRACE_TRACKING__INTERVAL_MIN": "5ms", "MILLRACE_TRACKING__INTERVAL_MAX": "20ms",
-	"MILLRACE_TRACKING__INTERVAL_LONGEST": "50ms", "MILLRACE_TRACKING__CONTROL_ROLL_BYTES": "4096",
+var describeSettings = []string{
+	"MILLRACE_TRACKING__INTERVAL_MIN=5ms", "MILLRACE_TRACKING__INTERVAL_MAX=20ms",
+	"MILLRACE_TRACKING__INTERVAL_LONGEST=50ms", "MILLRACE_TRACKING__CONTROL_ROLL_BYTES=4096",
 }
 
 const (
@@ -35,10 +35,8 @@ const (
 // `stream describe -o json` says how many messages there are, to the message,
 // and what its segments' bytes are for.
 func TestDescribe_countsExactly(t *testing.T) {
-	for name, value := range describeSettings {
-		t.Setenv(name, value)
-	}
-	d := &describeTest{t: t, node: harness.Start(t)}
+	t.Parallel()
+	d := &describeTest{t: t, node: harness.Start(t, describeSettings...)}
 	d.conn = dialNode(t, d.node)
 	err := d.conn.Create(t.Context(), "orders", map[string]string{"max-length-bytes": "600000", "stream-max-segment-size-bytes": "65536"})
 	if err != nil {

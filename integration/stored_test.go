@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,12 +20,9 @@ import (
 
 // smallSegments is a node that rolls and compacts within seconds, with a stream
 // of the smallest segments.
-func smallSegments(t *testing.T) *describeTest {
+func smallSegments(t *testing.T, settings ...string) *describeTest {
 	t.Helper()
-	for name, value := range describeSettings {
-		t.Setenv(name, value)
-	}
-	d := &describeTest{t: t, node: harness.Start(t)}
+	d := &describeTest{t: t, node: harness.Start(t, slices.Concat(describeSettings, settings)...)}
 	d.conn = dialNode(t, d.node)
 	t.Cleanup(func() { d.conn.Close() })
 	if err := d.conn.Create(t.Context(), "orders", map[string]string{"stream-max-segment-size-bytes": "65536"}); err != nil {
@@ -45,6 +43,7 @@ func (d *describeTest) lastOffset() int64 {
 // A stored offset reaches the disk with nobody publishing, and takes no offset
 // (TR-02).
 func TestStored_reachTheDiskWithoutPublisher(t *testing.T) {
+	t.Parallel()
 	d := smallSegments(t)
 	d.publish()
 	for round := range uint64(6) {
@@ -68,8 +67,8 @@ const (
 // Beyond the cap the least recently writing publishers go; who stays is
 // de-duplicated as before, over rolls, a stop and a kill (TR-04).
 func TestStored_publisherCap(t *testing.T) {
-	t.Setenv("MILLRACE_TRACKING__PUBLISHERS", fmt.Sprint(publishersKept))
-	d := smallSegments(t)
+	t.Parallel()
+	d := smallSegments(t, fmt.Sprint("MILLRACE_TRACKING__PUBLISHERS=", publishersKept))
 	send := func(i int) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), usableWithin)
@@ -135,6 +134,7 @@ func TestStored_publisherCap(t *testing.T) {
 // before, or the node says that the stream is not available; never that nothing
 // is stored (TR-10).
 func TestStored_damagedSnapshot(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name   string
 		newest int // counted from the newest snapshot
@@ -209,6 +209,7 @@ func snapshotPlace(t *testing.T, dataDir string, nth int) (file string, position
 // reached, and kills in the midst of it leave files that touch without overlap
 // (ST-17, ST-19, ST-20).
 func TestCompacted_placesAndEnd(t *testing.T) {
+	t.Parallel()
 	d := smallSegments(t)
 	for range 8 {
 		d.publish()

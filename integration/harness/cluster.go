@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -118,22 +117,6 @@ func startCluster(t testing.TB, places []place, prove identity, args []string) *
 }
 
 func nodeName(i int) string { return fmt.Sprintf("n%d", i+1) }
-
-// freePorts returns addresses on loopback that nobody listens on. Somebody may
-// take one before a node does; the kernel gives out others first.
-func freePorts(t testing.TB, n int) []string {
-	t.Helper()
-	var addrs []string
-	for range n {
-		l, err := net.Listen("tcp", "localhost:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		addrs = append(addrs, fmt.Sprintf("localhost:%d", l.Addr().(*net.TCPAddr).Port))
-	}
-	return addrs
-}
 
 // Restart starts stopped nodes again, all at once, and waits until they are
 // ready.

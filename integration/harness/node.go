@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -49,8 +51,9 @@ type Node struct {
 }
 
 // Start starts `millrace dev` with free ports in a new data directory and
-// waits until it is ready. More args are added to the command line. The node is
-// killed when the test ends; if the test failed, its log is shown.
+// waits until it is ready. More args are added to the command line; those of the
+// form MILLRACE_NAME=value go into the node's environment. The node is killed when
+// the test ends; if the test failed, its log is shown.
 func Start(t testing.TB, args ...string) *Node {
 	t.Helper()
 	return StartIn(t, t.TempDir(), args...)
@@ -66,7 +69,8 @@ func StartIn(t testing.TB, dir string, args ...string) *Node {
 			t.Logf("log of the node:\n%s", n.Log())
 		}
 	})
-	n.start("localhost:0", "localhost:0", "localhost:0")
+	at := freePorts(t, 3)
+	n.start(at[0], at[1], at[2])
 	return n
 }
 
@@ -94,8 +98,16 @@ func (n *Node) tryStart(stream, http, management string) error {
 	line := append(slices.Clone(n.enter), path)
 	line = append(line, n.command, "--data-dir", n.DataDir, "--stream-addr", stream, "--http-addr", http,
 		"--management-addr", management, "--node-addr", "localhost:0", "--gossip-addr", "localhost:0", "--log-level", "info")
-	line = append(line, n.args...)
+	environment := os.Environ()
+	for _, arg := range n.args {
+		if strings.HasPrefix(arg, "MILLRACE_") {
+			environment = append(environment, arg)
+		} else {
+			line = append(line, arg)
+		}
+	}
 	n.process = exec.Command(line[0], line[1:]...)
+	n.process.Env = environment
 	n.process.Stderr, n.before = n.log, len(n.Log())
 	out, err := n.process.StdoutPipe()
 	if err != nil {
