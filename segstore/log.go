@@ -51,6 +51,8 @@ type Log struct {
 	check    checkpointing
 	rewriter *rewriting // the last one that was begun
 	unread   bool       // the last recovery has failed: the fields above say nothing
+	// fresh: nobody has opened the files before, and they are durable.
+	fresh bool
 
 	// layout is what readers see of the files.
 	layout atomic.Pointer[layout]

@@ -213,6 +213,10 @@ func (r *recovery) manifest() error {
 	if good < len(b) || manifest.WorthRewriting(int64(good), live) && len(l.state.Obsolete) == 0 {
 		return l.records.rewrite(l.state.Records())
 	}
+	if l.fresh {
+		l.fresh = false
+		return nil
+	}
 	return l.records.settle(records)
 }
 

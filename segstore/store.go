@@ -48,10 +48,16 @@ type Store struct {
 	candidates candidates
 	damaged    func(*Log, *DamageError)
 
+	// names is the sync of streams/.
+	names sharedSync
+
 	// mu guards the fields below.
-	mu     sync.Mutex
-	dirs   map[chunk.Incarnation]string // names below streams/
-	logs   map[chunk.Incarnation]*Log   // open ones
+	mu   sync.Mutex
+	dirs map[chunk.Incarnation]string // names below streams/
+	// fresh are the streams that were made since the start and not opened yet: all
+	// of their files is known to be durable.
+	fresh  map[chunk.Incarnation]struct{}
+	logs   map[chunk.Incarnation]*Log // open ones
 	closed bool
 }
 
@@ -61,7 +67,8 @@ type Store struct {
 //
 // Errors: vfs.ErrLocked, ErrVersion, what the disk says.
 func NewStore(o Options) (*Store, error) {
-	s := &Store{fs: o.FS, dir: o.Dir, syncer: o.Syncer, dirs: map[chunk.Incarnation]string{}, logs: map[chunk.Incarnation]*Log{}}
+	s := &Store{fs: o.FS, dir: o.Dir, syncer: o.Syncer, dirs: map[chunk.Incarnation]string{}, logs: map[chunk.Incarnation]*Log{},
+		fresh: map[chunk.Incarnation]struct{}{}}
 	if s.fs == nil {
 		s.fs = vfs.OS{}
 	}
@@ -318,6 +325,9 @@ func (s *Store) Create(name string, inc chunk.Incarnation) error {
 		s.forget(inc)
 		return fmt.Errorf("create %s: %w", dir, err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fresh[inc] = struct{}{}
 	return nil
 }
 
@@ -329,16 +339,22 @@ func (s *Store) create(dir string, inc chunk.Incarnation) error {
 	if err := records.rewrite(nil); err != nil {
 		return err
 	}
-	if err := s.fs.SyncDir(path.Join(s.dir, streamsDir)); err != nil {
+	if err := s.syncNames(); err != nil {
 		return err
 	}
 	return await(s.syncer, func(done func(error)) { s.journal.Change(inc, func(*StreamState) {}, done) })
+}
+
+// syncNames makes the names of streams' folders durable.
+func (s *Store) syncNames() error {
+	return s.names.do(func() error { return s.fs.SyncDir(path.Join(s.dir, streamsDir)) })
 }
 
 func (s *Store) forget(inc chunk.Incarnation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.dirs, inc)
+	delete(s.fresh, inc)
 	delete(s.logs, inc)
 }
 
@@ -355,6 +371,8 @@ func (s *Store) Open(inc chunk.Incarnation, c Config) (*Log, Recovery, error) {
 	l := &Log{store: s, dir: s.streamDir(dir), inc: inc, config: c.orDefault()}
 	if found && open == nil && !s.closed {
 		s.logs[inc] = l
+		_, l.fresh = s.fresh[inc]
+		delete(s.fresh, inc)
 	}
 	closed := s.closed
 	s.mu.Unlock()
@@ -406,7 +424,7 @@ func (s *Store) Remove(inc chunk.Incarnation) error {
 	if err := s.fs.Rename(from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
-	if err := s.fs.SyncDir(path.Join(s.dir, streamsDir)); err != nil {
+	if err := s.syncNames(); err != nil {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
 	if err := await(s.syncer, func(done func(error)) { s.journal.Remove(inc, done) }); err != nil {
