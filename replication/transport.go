@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/millrace/millrace/replication/protocol"
@@ -173,12 +174,18 @@ func (r *Replica) hearFrame(a *arrival) {
 	}
 }
 
-// check verifies a chunk before anything is believed of it.
+// check verifies a chunk before anything is believed of it, or written: what is
+// no tracking, or goes back in time, would end the run once it was in the file.
 func (r *Replica) check(c *segstore.Chunk) protocol.Chunk {
 	if c == nil {
 		return protocol.Chunk{}
 	}
 	h, err := chunk.Verify(r.stream.Incarnation, c.Head, c.Data)
+	if run := r.turns.run; err == nil && run != nil {
+		if err = run.log.Tracking().Check(&h, h.TrailerOf(c.Head)); err == nil && h.Timestamp < run.log.LastTimestamp() {
+			err = errTimeGoesBack
+		}
+	}
 	if err != nil {
 		r.counters.malformed.Add(1)
 		return protocol.Chunk{}
@@ -186,6 +193,8 @@ func (r *Replica) check(c *segstore.Chunk) protocol.Chunk {
 	c.Header = h
 	return protocol.ChunkOf(&h)
 }
+
+var errTimeGoesBack = errors.New("a chunk is older than the one before")
 
 // send gives a message to the transport, with what belongs to it.
 func (r *Replica) send(out *protocol.Output) {

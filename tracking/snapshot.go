@@ -284,6 +284,10 @@ type staging struct {
 
 func (g *staging) complete() bool { return g != nil && g.next.part == g.next.parts }
 
+func newStaging(h *chunk.Header, p partHeader) *staging {
+	return &staging{epoch: h.Epoch, next: p, offsets: newTable[stored](), publishers: newTable[publisher]()}
+}
+
 // stage takes the next part and returns the set it belongs to; nil if the start
 // of that set was lost.
 func (s *State) stage(h *chunk.Header, payload []byte, gap bool) (*staging, error) {
@@ -293,7 +297,7 @@ func (s *State) stage(h *chunk.Header, payload []byte, gap bool) (*staging, erro
 	}
 	g := s.staging
 	if p.part == 0 {
-		g = &staging{epoch: h.Epoch, next: p, offsets: newTable[stored](), publishers: newTable[publisher]()}
+		g = newStaging(h, p)
 	} else if g == nil || gap || g.epoch != h.Epoch || g.next != p {
 		return nil, nil
 	}

@@ -229,6 +229,25 @@ func (s *State) Apply(h *chunk.Header, payload []byte) error {
 	return nil
 }
 
+// Check tells what Apply would find wrong with a chunk's payload taken alone,
+// before anything of the chunk is written. Whether parts of a snapshot belong
+// together only Apply tells. Error: ErrMalformed.
+func (s *State) Check(h *chunk.Header, payload []byte) error {
+	var err error
+	if h.Type == chunk.Snapshot {
+		if _, err = checkPart(h, payload); err == nil {
+			err = newStaging(h, partHeader{}).load(h, payload)
+		}
+	} else {
+		shorts := s.shorts.at(h, h.LSN != s.last.LSN+1)
+		err = checkUpdates(h, payload, &shorts)
+	}
+	if err != nil {
+		return fmt.Errorf("check %s chunk %d: %w", h.Type, h.LSN, err)
+	}
+	return nil
+}
+
 // dropForgotten lets go of deletions once a later epoch has begun: pending
 // updates of theirs can't be written any more (F5).
 func (s *State) dropForgotten() {

@@ -327,6 +327,29 @@ func TestState_deletionsPushNobodyOut(t *testing.T) {
 	}
 }
 
+// TestState_versionsThatGoBack: a delta says less than one before it, with a lower
+// version. The log's order decides, from any base alike, and what the leader
+// writes next is a snapshot that everybody can read.
+func TestState_versionsThatGoBack(t *testing.T) {
+	l := newTestLog(t, Caps{})
+	l.user([]Update{{Ref: "a", Offset: 9, Epoch: 1, Version: 7}, {Ref: "b", Offset: 9, Epoch: 1, Version: 8}}, SequenceUpdate{Ref: "p", Sequence: 3})
+	l.write(chunk.Delta, 0, EncodeDelta(nil, []Update{{Ref: "a", Offset: 3, Epoch: 1, Version: 2}}))
+	before := len(l.records)
+	l.snapshot(0, 0, 0)
+	l.user([]Update{{Ref: "c", Offset: 1, Epoch: 1, Version: 9}}, SequenceUpdate{Ref: "p", Sequence: 2})
+	if a, _ := l.state.Offset([]byte("a")); a.Offset != 3 || a.Version != 2 {
+		t.Errorf("a is %+v", a)
+	}
+	if p, _ := l.state.Sequence([]byte("p")); p.Last != 2 {
+		t.Errorf("p is %+v", p)
+	}
+	for name, from := range map[string]int{"the beginning": 0, "the snapshot": before} {
+		if got := fold(t, Caps{}, l.records[from:]); bytesOf(t, got) != bytesOf(t, l.state) {
+			t.Errorf("folded from %s:\n%v\n%v", name, got, l.state)
+		}
+	}
+}
+
 func TestState_orderAndFailureLeaveItAlone(t *testing.T) {
 	l := newTestLog(t, Caps{})
 	l.user(nil, SequenceUpdate{Ref: "a-long-reference", Sequence: 1})
@@ -378,6 +401,9 @@ func TestState_orderAndFailureLeaveItAlone(t *testing.T) {
 			h := next
 			if tt.edit != nil {
 				tt.edit(&h)
+			}
+			if err := l.state.Check(&h, tt.payload); tt.want == ErrMalformed && !errors.Is(err, tt.want) {
+				t.Errorf("check says %v", err)
 			}
 			if err := l.state.Apply(&h, tt.payload); !errors.Is(err, tt.want) {
 				t.Fatalf("got %v", err)

@@ -30,7 +30,7 @@ func Judge(s Standing, from protocol.NodeID, f *Frame) error {
 		return ErrUnknownStream
 	case !leader && !s.Replica:
 		return ErrNotReplica
-	case !leader && m.Epoch != s.Leads:
+	case !leader && (s.Leads == 0 || m.Epoch != s.Leads):
 		return ErrDirection
 	case !leader:
 		return nil
@@ -44,6 +44,8 @@ func Judge(s Standing, from protocol.NodeID, f *Frame) error {
 		return ErrNotLeader
 	case s.Leader != "" && s.Leader != from:
 		return ErrNotLeader
+	case s.Leads == m.Epoch:
+		return ErrNotLeader // this node leads it, whatever the metadata has told so far
 	case s.Leader == "" && !s.Replica:
 		return ErrNotReplica // a removed leader leads on, but wins no election
 	}

@@ -34,8 +34,12 @@ func TestJudge(t *testing.T) {
 		{"of a node without a replica", with(led, func(s *Standing) { s.Leader, s.Replica = "", false }), "b", protocol.MsgHello, 5, ErrNotReplica},
 		{"a leader that was removed leads on", with(led, func(s *Standing) { s.Replica = false }), "a", protocol.MsgChunk, 5, nil},
 		{"another incarnation", Standing{}, "a", protocol.MsgChunk, 5, ErrUnknownStream},
+		{"a chunk to who leads", with(led, func(s *Standing) { s.Leader, s.Leads = "", 5 }), "b", protocol.MsgChunk, 5, ErrNotLeader},
+		{"a hello to who leads", with(led, func(s *Standing) { s.Leader, s.Leads = "", 5 }), "b", protocol.MsgHello, 5, ErrNotLeader},
+		{"a hello of the next leader to who led", with(led, func(s *Standing) { s.Epoch, s.Leader, s.Leads = 6, "", 5 }), "b", protocol.MsgHello, 6, nil},
 		{"an ack to the leader", with(led, func(s *Standing) { s.Leads = 5 }), "b", protocol.MsgAck, 5, nil},
 		{"an ack to a follower", led, "b", protocol.MsgAck, 5, ErrDirection},
+		{"an ack of no epoch to a follower", led, "b", protocol.MsgAck, 0, ErrDirection},
 		{"an ack of another epoch", with(led, func(s *Standing) { s.Leads = 5 }), "b", protocol.MsgAck, 4, ErrDirection},
 		{"an ack of a node without a replica", with(led, func(s *Standing) { s.Leads, s.Replica = 5, false }), "b", protocol.MsgAck, 5, ErrNotReplica},
 	}
