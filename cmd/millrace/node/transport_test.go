@@ -225,24 +225,38 @@ func TestTransport_promiseCountsAtOnce(t *testing.T) {
 	n3, _ := c.nodes["n3"].replicas.Replica(c.stream.Incarnation)
 	before := n3.Stats().Log.Tail
 
-	push := func(from protocol.NodeID, epoch chunk.Epoch) {
+	send := func(from, to protocol.NodeID, f *replication.Frame) {
 		t.Helper()
-		refused := c.nodes["n3"].links.Stats().RefusedFrames
+		c.nodes[from].links.Connect(to)
+		c.until("they are linked", func() bool { return c.nodes[from].links.Connected(to) })
+		refused := c.nodes[to].links.Stats().RefusedFrames
+		c.nodes[from].transport.Send(to, f)
+		c.until("the frame is refused", func() bool { return c.nodes[to].links.Stats().RefusedFrames > refused })
+	}
+	pushTo := func(from, to protocol.NodeID, stream chunk.Incarnation, epoch chunk.Epoch) {
+		t.Helper()
 		x := segstore.NewChunk(0)
 		x.Head = append(x.Head, make([]byte, chunk.StorageHeaderLength+chunk.ClientHeaderLength)...)
-		c.nodes[from].transport.Send("n3", &replication.Frame{
-			Stream: c.stream.Incarnation, Chunk: x,
+		send(from, to, &replication.Frame{
+			Stream: stream, Chunk: x,
 			Message: protocol.Message{Kind: protocol.MsgChunk, Epoch: epoch, Session: 1},
 		})
 		x.Release()
-		c.until("the frame is refused", func() bool { return c.nodes["n3"].links.Stats().RefusedFrames > refused })
 	}
-	push("n1", 2) // an epoch that nobody gave out
+	push := func(from protocol.NodeID, epoch chunk.Epoch) {
+		t.Helper()
+		pushTo(from, "n3", c.stream.Incarnation, epoch)
+	}
+	push("n1", 2)                                  // an epoch that nobody gave out
+	pushTo("n1", "n3", c.stream.Incarnation+1, 1)  // of another life of the stream
+	pushTo("n2", "n1", c.stream.Incarnation, 1)    // the wrong way: to who leads
+	for _, epoch := range []chunk.Epoch{0, 1, 2} { // acks for who leads nothing
+		send("n2", "n3", &replication.Frame{Stream: c.stream.Incarnation, Message: protocol.Message{Kind: protocol.MsgAck, Epoch: epoch, Session: 1, LSN: 99}})
+	}
+	send("n2", "n1", &replication.Frame{Stream: c.stream.Incarnation, Message: protocol.Message{Kind: protocol.MsgAck, Epoch: 9, Session: 1, LSN: 99}})
 
 	s := c.stream
 	s.Epoch = 2
-	c.nodes["n2"].links.Connect("n3")
-	c.until("n2 reaches n3", func() bool { return c.nodes["n2"].links.Connected("n3") })
 	answers, err := c.nodes["n2"].fencer.Fence(c.context(), "n3", []catalog.FenceRequest{{Stream: &s}})
 	c.must(errors.Join(err, answers[0].Err))
 	push("n1", 1) // deposed here, and does not know it
