@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/cluster/catalog"
 )
 
-// Company is the cluster that this node is one of.
-type Company interface {
+// Membership is the cluster that this node is one of.
+type Membership interface {
 	// Overview tells how the nodes are, as the metadata's leader sees them.
 	Overview(context.Context) Cluster
 	// Transfer moves the leadership of the metadata; "" is to any other node.
@@ -78,7 +78,7 @@ func (s *Server) clusterRoutes() []route {
 }
 
 func (s *Server) clusterNow(w http.ResponseWriter, req *http.Request) error {
-	c := s.company.Overview(req.Context())
+	c := s.membership.Overview(req.Context())
 	c.count(s.metadata.View())
 	writeJSON(w, http.StatusOK, c)
 	return nil
@@ -143,7 +143,7 @@ func StateOf(up bool) string {
 
 // transferMetadata moves the metadata's leadership to ?to=NODE, or anywhere.
 func (s *Server) transferMetadata(w http.ResponseWriter, req *http.Request) error {
-	if err := s.company.Transfer(req.Context(), req.URL.Query().Get("to")); err != nil {
+	if err := s.membership.Transfer(req.Context(), req.URL.Query().Get("to")); err != nil {
 		return err
 	}
 	s.log.Info("leadership of the metadata moved", "to", req.URL.Query().Get("to"), "by", caller(req))
@@ -155,7 +155,7 @@ func (s *Server) meet(w http.ResponseWriter, req *http.Request) error {
 	if err := readJSON(w, req, &body); err != nil {
 		return err
 	}
-	node, err := s.company.Meet(req.Context(), body.Address)
+	node, err := s.membership.Meet(req.Context(), body.Address)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (s *Server) meet(w http.ResponseWriter, req *http.Request) error {
 
 func (s *Server) removeMember(w http.ResponseWriter, req *http.Request) error {
 	node := pathName(req, "node")
-	if err := s.company.Remove(req.Context(), node); err != nil {
+	if err := s.membership.Remove(req.Context(), node); err != nil {
 		return err
 	}
 	s.log.Info("a node is to leave the cluster", "node", node, "by", caller(req))
@@ -180,7 +180,7 @@ func (s *Server) undrain(w http.ResponseWriter, req *http.Request) error {
 
 func (s *Server) mark(w http.ResponseWriter, req *http.Request, drain bool) error {
 	node := pathName(req, "node")
-	if err := s.company.Drain(req.Context(), node, drain); err != nil {
+	if err := s.membership.Drain(req.Context(), node, drain); err != nil {
 		return err
 	}
 	s.log.Info("drain", "node", node, "on", drain, "by", caller(req))

@@ -21,8 +21,8 @@ import (
 // link, after this node has proven the user and his rights, and without his
 // password. It goes one step: the node that gets it answers itself.
 
-// Colleagues are the servers of operators on other nodes.
-type Colleagues interface {
+// Peers are the servers of operators on other nodes.
+type Peers interface {
 	// Ask has a node answer. Error: ErrSilent.
 	Ask(ctx context.Context, node string, r *Asked) (Answer, error)
 }
@@ -82,9 +82,9 @@ func asked(req *http.Request) (user string, ok bool) {
 	return user, ok
 }
 
-// ServeColleague answers what another node asks. Who may ask that was decided
+// ServePeer answers what another node asks. Who may ask that was decided
 // there.
-func (s *Server) ServeColleague(ctx context.Context, r *Asked) Answer {
+func (s *Server) ServePeer(ctx context.Context, r *Asked) Answer {
 	req, err := http.NewRequestWithContext(context.WithValue(ctx, askedKey{}, r.User), r.Method, r.Target, bytes.NewReader(r.Body))
 	if err != nil {
 		err = fmt.Errorf("%w: %w", errBadBody, err)
@@ -173,7 +173,7 @@ func (s *Server) pass(w http.ResponseWriter, req *http.Request, node string, pat
 	}
 	ctx, cancel := context.WithTimeout(req.Context(), patience)
 	defer cancel()
-	answer, err := s.colleagues.Ask(ctx, node, &Asked{Method: req.Method, Target: req.RequestURI, User: caller(req), Body: body})
+	answer, err := s.peers.Ask(ctx, node, &Asked{Method: req.Method, Target: req.RequestURI, User: caller(req), Body: body})
 	if err != nil {
 		return err
 	}
@@ -199,8 +199,8 @@ func (r *failedThere) Error() string { return r.failure.Message }
 func askFor[T any](ctx context.Context, s *Server, node string, r *Asked) (got T, err error) {
 	var answer Answer
 	if node == s.self() {
-		answer = s.ServeColleague(ctx, r)
-	} else if answer, err = s.colleagues.Ask(ctx, node, r); err != nil {
+		answer = s.ServePeer(ctx, r)
+	} else if answer, err = s.peers.Ask(ctx, node, r); err != nil {
 		return got, err
 	}
 	if answer.Status >= http.StatusMultipleChoices {

@@ -299,7 +299,7 @@ func (h *house) Ask(ctx context.Context, node string, r *Asked) (Answer, error) 
 		return Answer{}, fmt.Errorf("%w: %s", ErrSilent, node)
 	}
 	h.asked = append(h.asked, node+" "+r.Method+" "+r.Target+" by "+r.User)
-	return other.ServeColleague(ctx, r), nil
+	return other.ServePeer(ctx, r), nil
 }
 
 func (h *house) Status() Status {
@@ -317,7 +317,7 @@ func authenticate(_, password string, remote netip.Addr) error {
 
 // server joins the house to a Server.
 func (h *house) server() *Server {
-	return New(Parts{Metadata: h, Replicas: h, Tracking: h, Sessions: h, Node: h, Company: h, Placement: h, Colleagues: h, Authenticate: authenticate, Log: hclog.NewNullLogger()})
+	return New(Parts{Metadata: h, Replicas: h, Tracking: h, Sessions: h, Node: h, Membership: h, Placement: h, Peers: h, Authenticate: authenticate, Log: hclog.NewNullLogger()})
 }
 
 // call asks handler as user (none if empty) and returns status and body.

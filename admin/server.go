@@ -114,9 +114,9 @@ type Server struct {
 	tracking     Tracking
 	sessions     Sessions
 	node         Node
-	company      Company
+	membership   Membership
 	placement    Placement
-	colleagues   Colleagues
+	peers        Peers
 	inner        http.Handler // answers other nodes
 	authenticate Authenticate
 	log          hclog.Logger
@@ -130,9 +130,9 @@ type Parts struct {
 	Tracking     Tracking
 	Sessions     Sessions
 	Node         Node
-	Company      Company
+	Membership   Membership
 	Placement    Placement
-	Colleagues   Colleagues
+	Peers        Peers
 	Authenticate Authenticate
 	Log          hclog.Logger
 }
@@ -141,7 +141,7 @@ type Parts struct {
 func New(parts Parts) *Server {
 	s := &Server{
 		metadata: parts.Metadata, replicas: parts.Replicas, tracking: parts.Tracking, sessions: parts.Sessions,
-		node: parts.Node, company: parts.Company, placement: parts.Placement, colleagues: parts.Colleagues,
+		node: parts.Node, membership: parts.Membership, placement: parts.Placement, peers: parts.Peers,
 		authenticate: parts.Authenticate, log: parts.Log,
 	}
 	s.registry = newRegistry(s)

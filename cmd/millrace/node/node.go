@@ -299,10 +299,10 @@ func (n *Node) openBroker(context.Context) error {
 // getting their leaders.
 func (n *Node) serveOperators(context.Context) error {
 	server := admin.New(admin.Parts{
-		Metadata: metadata{n.cluster}, Replicas: figures{n}, Tracking: readers{n}, Sessions: sessions{n.broker}, Node: n, Company: membership{n.cluster}, Placement: placement{n},
-		Colleagues: colleagues{n.transport}, Authenticate: n.broker.Authenticate, Log: n.log.Named("admin"),
+		Metadata: metadata{n.cluster}, Replicas: figures{n}, Tracking: readers{n}, Sessions: sessions{n.broker}, Node: n, Membership: membership{n.cluster}, Placement: placement{n},
+		Peers: operators{n.transport}, Authenticate: n.broker.Authenticate, Log: n.log.Named("admin"),
 	})
-	n.requests.handle(groupAdmin, n.waiting(n.serveColleague(server)))
+	n.requests.handle(groupAdmin, n.waiting(n.servePeer(server)))
 	n.serveHTTP(server.Handler(), n.listeners.http)
 	n.serveHTTP(server.ManagementHandler(), n.listeners.management)
 	return nil

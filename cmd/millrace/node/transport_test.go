@@ -107,11 +107,14 @@ func (c *company) context() context.Context {
 
 func (c *company) until(what string, ok func() bool) {
 	c.t.Helper()
-	for end := time.Now().Add(patience); !ok(); {
-		if time.Now().After(end) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(patience); !ok(); {
+		select {
+		case <-tick.C:
+		case <-late:
 			c.t.Fatalf("never: %s", what)
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -14,12 +14,12 @@ import (
 // as JSON; the answer's status is that of HTTP, its body what goes with it.
 const methodAdmin uint16 = groupAdmin<<8 + 1
 
-// colleagues carries operators' requests between nodes: admin.Colleagues over
+// operators carries operators' requests between nodes: admin.Peers over
 // the link.
-type colleagues struct{ *transport }
+type operators struct{ *transport }
 
-// Ask is admin.Colleagues'.
-func (c colleagues) Ask(ctx context.Context, node string, r *admin.Asked) (admin.Answer, error) {
+// Ask is admin.Peers'.
+func (c operators) Ask(ctx context.Context, node string, r *admin.Asked) (admin.Answer, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
 		return admin.Answer{}, err
@@ -40,14 +40,14 @@ func (c colleagues) Ask(ctx context.Context, node string, r *admin.Asked) (admin
 	return admin.Answer{Status: int(answer.Status), Body: answer.Body}, nil
 }
 
-// serveColleague answers another node's operators.
-func (n *Node) serveColleague(server *admin.Server) func(context.Context, protocol.NodeID, uint16, []byte) (uint16, []byte) {
+// servePeer answers another node's operators.
+func (n *Node) servePeer(server *admin.Server) func(context.Context, protocol.NodeID, uint16, []byte) (uint16, []byte) {
 	return func(ctx context.Context, _ protocol.NodeID, method uint16, body []byte) (uint16, []byte) {
 		var r admin.Asked
 		if method != methodAdmin || json.Unmarshal(body, &r) != nil {
 			return statusUnknown, nil
 		}
-		answer := server.ServeColleague(ctx, &r)
+		answer := server.ServePeer(ctx, &r)
 		return uint16(answer.Status), answer.Body
 	}
 }
