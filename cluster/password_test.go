@@ -186,3 +186,35 @@ func TestProver_oneProofForEachCore(t *testing.T) {
 		t.Errorf("%d places taken, %d proven", len(p.running), len(p.proven))
 	}
 }
+
+// The memory of proofs is given back once, when there was none for a while.
+func TestProver_givesMemoryBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProver()
+		freed := 0
+		p.free = func() { freed++ }
+		prove := func(password string) {
+			t.Helper()
+			if err := p.prove(t.Context(), "guest", []byte(password), GuestHash); (err == nil) != (password == "guest") {
+				t.Fatal(err)
+			}
+		}
+		rest := func(d time.Duration, want int) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			if freed != want {
+				t.Errorf("memory was given back %d times, not %d", freed, want)
+			}
+		}
+		prove("guest")
+		rest(proofRest-1, 0)
+		prove("wrong")
+		rest(proofRest-1, 0)
+		prove("guest") // is remembered, and takes no memory
+		rest(1, 1)
+		rest(time.Hour, 1)
+		prove("wrong")
+		rest(proofRest, 2)
+	})
+}

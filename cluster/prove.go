@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -18,6 +19,12 @@ const (
 	provenFor = 5 * time.Minute
 	// provenMax bounds the proven credentials that are remembered.
 	provenMax = 4_096
+	// proofRest is how long after the last proof its memory is given back. Those
+	// who connect at once are proven by then.
+	proofRest = 2 * time.Second
+	// heapOwnMax is the heap up to which that is worth it; a bigger one is busy,
+	// and collected soon.
+	heapOwnMax = 256 << 20
 )
 
 // Authenticate proves a password. A wrong one and an unknown user are both
@@ -38,10 +45,12 @@ type prover struct {
 	key     [32]byte      // of this process: what is remembered is of no use elsewhere
 	decoy   argonHash     // proven against when there is nothing to prove
 	now     func() time.Time
+	free    func() // gives memory back
 
-	mu     sync.Mutex // guards the two below
+	mu     sync.Mutex // guards the three below
 	proven map[[sha256.Size]byte]time.Time
 	oldest [][sha256.Size]byte // keys of proven in the order they came
+	rest   *time.Timer         // calls free; nil before the first proof
 }
 
 func newProver() *prover {
@@ -51,6 +60,7 @@ func newProver() *prover {
 			memoryKiB: argonMemoryKiB, passes: argonPasses, lanes: argonLanes, salt: make([]byte, saltBytes), sum: make([]byte, keyBytes),
 		},
 		now:    time.Now,
+		free:   freeMemory,
 		proven: make(map[[sha256.Size]byte]time.Time),
 	}
 	rand.Read(p.key[:]) // never fails
@@ -73,6 +83,7 @@ func (p *prover) prove(ctx context.Context, user string, password []byte, stored
 	if p.remembers(name) { // proven while we waited
 		return nil
 	}
+	defer p.tire()
 	h, err := parseHash(stored)
 	_, argon := h.(argonHash)
 	ok := err == nil && h.proves(password)
@@ -84,6 +95,27 @@ func (p *prover) prove(ctx context.Context, user string, password []byte, stored
 	}
 	p.remember(name)
 	return nil
+}
+
+// tire has the memory of a proof given back once there was none for a while: it
+// is most of what an idle node has, and nothing else there would have it
+// collected.
+func (p *prover) tire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rest == nil {
+		p.rest = time.AfterFunc(proofRest, p.free)
+		return
+	}
+	p.rest.Reset(proofRest)
+}
+
+func freeMemory() {
+	var heap runtime.MemStats
+	runtime.ReadMemStats(&heap)
+	if heap.HeapAlloc <= heapOwnMax {
+		debug.FreeOSMemory()
+	}
 }
 
 // name stands for a credential without holding it.
