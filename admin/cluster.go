@@ -50,7 +50,9 @@ type Member struct {
 	Leader   bool   `json:"leader"` // of the metadata
 	Voter    bool   `json:"voter"`  // on metadata
 	Draining bool   `json:"draining"`
-	Leaving  bool   `json:"leaving"`
+	// DiskAlarm: its disk is so low that publishers are stopped there.
+	DiskAlarm bool `json:"disk_alarm"`
+	Leaving   bool `json:"leaving"`
 	// Leaders are the streams that it leads, Replicas those that it has a copy
 	// of.
 	Leaders   int               `json:"leaders"`
@@ -101,6 +103,15 @@ func (c *Cluster) count(view *catalog.State) {
 	}
 	if len(down) > 0 {
 		bad("down: ", down...)
+	}
+	var low []string
+	for _, m := range c.Members {
+		if m.DiskAlarm {
+			low = append(low, m.Node)
+		}
+	}
+	if len(low) > 0 {
+		bad("disk alarm: ", low...)
 	}
 	var unled []string
 	for s := range view.Streams() {

@@ -34,7 +34,7 @@ type house struct {
 	sessions  map[string]Connection
 	traffic   Traffic
 	elsewhere bool     // the leader of every stream
-	down      []string // nodes
+	down, low []string // nodes
 	headless  bool     // the metadata has no leader
 	notReady  error
 	serial    chunk.Incarnation
@@ -117,6 +117,8 @@ func (h *house) MoveLeader(_ context.Context, stream chunk.Incarnation, node str
 }
 
 func (h *house) Up(node string) bool { return !slices.Contains(h.down, node) }
+
+func (h *house) Low(node string) bool { return slices.Contains(h.low, node) }
 
 func (h *house) up(node protocol.NodeID) bool { return h.Up(string(node)) }
 

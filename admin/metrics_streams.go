@@ -69,7 +69,17 @@ var streamMetrics = []streamMetric{
 		{"drop", func(f *Figures) uint64 { return f.Compaction.Drops }},
 		{"merge", func(f *Figures) uint64 { return f.Compaction.Merges }},
 	}},
+	{name: "leads", help: "1 where the replica leads its stream.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return yes(f.Leads) })},
+	{name: "publishers_stopped", help: "1 where a leader's publishers wait since the disks of too many of the stream's nodes are low.", sort: "gauge", kinds: single(func(f *Figures) uint64 { return yes(f.PublishersStopped) })},
 	{name: "compaction_failures_total", help: "Pieces of compaction that came to nothing.", sort: "counter", kinds: single(func(f *Figures) uint64 { return f.Compaction.Failures })},
+}
+
+// yes is 1 for true.
+func yes(on bool) uint64 {
+	if on {
+		return 1
+	}
+	return 0
 }
 
 // streamFigures is one stream's label pairs, escaped once, and its figures.
@@ -118,6 +128,20 @@ func appendStreamMetrics(b []byte, list []streamFigures) []byte {
 				b = append(b, "} "...)
 				b = append(m.appendValue(b, kind.value(&list[i].figures)), '\n')
 			}
+		}
+	}
+	return appendFollowers(b, list)
+}
+
+// appendFollowers writes the family that has a series for each other replica.
+func appendFollowers(b []byte, list []streamFigures) []byte {
+	b = append(b, "# HELP millrace_stream_replica_behind_chunks Chunks of the leader's log that are not known to be durable on another node.\n"...)
+	b = append(b, "# TYPE millrace_stream_replica_behind_chunks gauge\n"...)
+	for i := range list {
+		for _, f := range list[i].figures.Followers {
+			b = append(append(b, "millrace_stream_replica_behind_chunks{"...), list[i].labels...)
+			b = appendLabel(append(b, `,node="`...), f.Node)
+			b = append(strconv.AppendUint(append(b, `"} `...), f.Behind, 10), '\n')
 		}
 	}
 	return b

@@ -67,6 +67,7 @@ func TestMetrics_streams(t *testing.T) {
 		StoredOffsetsMax: 10, StoredOffsetsEvicted: 11, StoredOffsetsPending: 12, SequencesMax: 13, SequencesEvicted: 14,
 		TrackingBytes: 50, SequenceBytes: 10, TrackingBound: 4096, WindowMS: 5250,
 		Compaction: Compaction{Droppable: 1, Dropped: 2, Rewritten: 3, Drops: 4, Merges: 5, Failures: 6},
+		Leads:      true, PublishersStopped: true, Followers: []Follower{{Node: "n2", Linked: true, Behind: 7}, {Node: `n"3`}},
 	}
 	handler := h.server().Handler()
 	names := []string{"orders", `quo"te\slash`, "ümlaut"}

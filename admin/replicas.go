@@ -15,6 +15,8 @@ import (
 // entered in the metadata; ErrUnsafe of the catalog says what stands against one.
 type Placement interface {
 	Up(node string) bool
+	// Low tells whether a node's disk is so low that publishers are stopped there.
+	Low(node string) bool
 	AddReplica(ctx context.Context, stream chunk.Incarnation, node string) error
 	RemoveReplica(ctx context.Context, stream chunk.Incarnation, node string) error
 	MoveReplica(ctx context.Context, stream chunk.Incarnation, from, to string) error
@@ -40,6 +42,9 @@ type Replica struct {
 	Node  string `json:"node"`
 	State string `json:"state"`
 	Voter bool   `json:"voter"` // it counts for confirms and elections
+	// DiskAlarm: its node's disk is low. At the floor it takes no messages, and
+	// falls behind.
+	DiskAlarm bool `json:"disk_alarm,omitempty"`
 	// The rest is absent where the node did not answer. Behind are chunks, of
 	// those that any replica knows to be committed.
 	CommittedLSN *uint64 `json:"committed_lsn,omitempty"`
@@ -91,7 +96,7 @@ func (s *Server) replicasOf(ctx context.Context, stream *catalog.Stream) []Repli
 	var asked sync.WaitGroup
 	for i, r := range stream.Replicas {
 		node := string(r.Node)
-		list[i] = Replica{Node: node, State: stateOfReplica(stream, &r, s.placement.Up(node)), Voter: r.Voter && !r.Aside}
+		list[i] = Replica{Node: node, State: stateOfReplica(stream, &r, s.placement.Up(node)), Voter: r.Voter && !r.Aside, DiskAlarm: s.placement.Low(node)}
 		if list[i].State == replicaDown {
 			continue
 		}

@@ -115,6 +115,21 @@ type Figures struct {
 	TrackingBound uint64     `json:"tracking_bound_bytes"`
 	SequenceBytes uint64     `json:"sequence_bytes"`
 	Compaction    Compaction `json:"compaction"`
+	// Leads: it is the leader's replica. The rest is the leader's alone.
+	Leads bool `json:"leads"`
+	// PublishersStopped: the disks of so many of the stream's nodes are low that
+	// no majority has room.
+	PublishersStopped bool       `json:"publishers_stopped"`
+	Followers         []Follower `json:"followers,omitempty"`
+}
+
+// Follower is another replica as the leader sees it.
+type Follower struct {
+	Node   string `json:"node"`
+	Linked bool   `json:"linked"` // chunks flow
+	// Behind are chunks of the leader's log that are not known to be durable
+	// there; of one that is not linked, all.
+	Behind uint64 `json:"behind_chunks"`
 }
 
 // Compaction tells what compacting a log could gain now, and what it has done

@@ -70,6 +70,7 @@ var codes = []struct {
 	{errNoOffset, wire.CodeNoOffset},
 
 	{replication.ErrFenced, wire.CodePublisherDoesNotExist},
+	{replication.ErrStarved, wire.CodePreconditionFailed},
 	{replication.ErrReferenceInUse, wire.CodePreconditionFailed},
 	{replication.ErrReferenceLength, wire.CodePreconditionFailed},
 	{replication.ErrEntry, wire.CodePreconditionFailed},

@@ -89,6 +89,7 @@ var statuses = []struct {
 	{statusPublisher, errPublisherUnknown},
 	{statusMalformed, errMalformedRequest},
 	{statusAlarm, errAlarm},
+	{statusAlarm, replication.ErrStarved},
 	{statusNoOffset, errNoOffset},
 	{statusInternal, errPeer},
 }

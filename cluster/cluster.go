@@ -40,6 +40,9 @@ type Config struct {
 	Network Network
 	// Gossip is beside it, if it has an address.
 	Gossip Gossip
+	// LowChanged, if given, hears that Low answers something else of other nodes.
+	// It must not block.
+	LowChanged func()
 	// Joins is how a node without data comes to its cluster.
 	Joins Joins
 	Log   hclog.Logger // nil is silence
@@ -68,6 +71,7 @@ type Cluster struct {
 	book       *book
 	neighbours neighbours
 	presence   *presence
+	lows       lows
 	turn       atomic.Uint32 // whom to ask where the leader is not known
 	started    atomic.Bool   // meta is there
 	entered    atomic.Bool   // this node is a member, with all of the past applied
@@ -92,6 +96,9 @@ type Cluster struct {
 // their leaders meanwhile (AwaitLeaders). A node that needs others waits for
 // them as long as ctx.
 func Open(ctx context.Context, config Config) (*Cluster, error) {
+	if config.LowChanged == nil {
+		config.LowChanged = func() {}
+	}
 	if config.Log == nil {
 		config.Log = hclog.NewNullLogger()
 	}
@@ -136,6 +143,7 @@ func prepare(config Config) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{
+		lows:   lows{of: map[protocol.NodeID]bool{}},
 		config: config, boot: draw(), id: id, log: config.Log.Named("cluster"), prover: newProver(),
 		creates: newCreates(), wishes: newWishes(config.Node), ends: newEnds(), voters: newVoters(), spread: newSpread(),
 	}

@@ -70,7 +70,7 @@ func gossipKeys(secrets [][]byte) (keys [][]byte, err error) {
 type gossip struct {
 	c    *Cluster
 	list *memberlist.Memberlist
-	meta []byte
+	meta nodeMeta
 	news chan *memberlist.Node // events: look at this node
 	addr string                // that others are told
 	once sync.Once             // of close
@@ -83,6 +83,7 @@ type gossip struct {
 type nodeMeta struct {
 	Address string `json:"a"` // for raft and link
 	Disk    string `json:"d"`
+	Low     bool   `json:"l,omitempty"` // publishers are stopped there
 }
 
 // openGossipBySecrets begins to talk before this node is a member: it has what it
@@ -152,12 +153,7 @@ func (c *Cluster) openGossip(keys [][]byte) (*gossip, error) {
 	if g.clocks.wall == nil {
 		g.clocks.wall = time.Now
 	}
-	if g.meta, err = json.Marshal(nodeMeta{c.config.Endpoints.Node, c.identity().Disk}); err != nil {
-		return nil, err
-	}
-	if len(g.meta) > memberlist.MetaMaxSize {
-		g.meta = nil // the catalog has it all the same
-	}
+	g.meta = nodeMeta{Address: c.config.Endpoints.Node, Disk: c.identity().Disk}
 	config, err := g.config(ring)
 	if err != nil {
 		return nil, err
@@ -242,11 +238,13 @@ func (g *gossip) look(n *memberlist.Node) {
 	node := protocol.NodeID(n.Name)
 	if n.State != memberlist.StateAlive {
 		g.c.presence.doubt(node)
+		g.c.lowAt(node, false)
 		return
 	}
 	var m nodeMeta
 	if json.Unmarshal(n.Meta, &m) == nil && m.Disk != "" && m.Disk == g.c.book.disk(node) {
 		g.c.book.tell(node, m.Address)
+		g.c.lowAt(node, m.Low)
 	}
 }
 
@@ -257,22 +255,14 @@ func (g *gossip) close() {
 	})
 }
 
-// NodeMeta is memberlist.Delegate's.
-func (g *gossip) NodeMeta(limit int) []byte {
-	if len(g.meta) > limit {
-		return nil
-	}
-	return g.meta
-}
-
 // NotifyMsg and those below are memberlist.Delegate's: nothing else is sent.
 func (g *gossip) NotifyMsg([]byte)                {}
 func (g *gossip) GetBroadcasts(_, _ int) [][]byte { return nil }
 func (g *gossip) LocalState(bool) []byte          { return nil }
 func (g *gossip) MergeRemoteState([]byte, bool)   {}
-func (g *gossip) NotifyJoin(n *memberlist.Node)   { g.tell(n) }
-func (g *gossip) NotifyUpdate(n *memberlist.Node) { g.tell(n) }
-func (g *gossip) NotifyLeave(n *memberlist.Node)  { g.tell(n) }
+func (g *gossip) NotifyJoin(n *memberlist.Node)   { g.tell(n, memberlist.StateAlive) }
+func (g *gossip) NotifyUpdate(n *memberlist.Node) { g.tell(n, memberlist.StateAlive) }
+func (g *gossip) NotifyLeave(n *memberlist.Node)  { g.tell(n, memberlist.StateDead) }
 func (g *gossip) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == string(g.c.config.Node) {
 		return nil
@@ -280,9 +270,11 @@ func (g *gossip) NotifyAlive(n *memberlist.Node) error {
 	return g.c.Member(protocol.NodeID(n.Name))
 }
 
-// tell is called under memberlist's lock: it copies and does not block.
-func (g *gossip) tell(n *memberlist.Node) {
+// tell is called under memberlist's lock: it copies and does not block. The
+// node's own State is not kept up by memberlist.
+func (g *gossip) tell(n *memberlist.Node, state memberlist.NodeStateType) {
 	c := *n
+	c.State = state
 	c.Meta = append([]byte(nil), n.Meta...)
 	select {
 	case g.news <- &c:

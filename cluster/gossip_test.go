@@ -309,3 +309,40 @@ func TestGossip_tellsClocks(t *testing.T) {
 		t.Errorf("an old reading and a stranger's count: %v", list)
 	}
 }
+
+// TestGossip_tellsLowDisks: what a node says of its disk, all know soon; of one
+// that is gone nothing is known.
+func TestGossip_tellsLowDisks(t *testing.T) {
+	t.Parallel()
+	w := newTown(t)
+	changes := make(chan struct{}, 100)
+	sites := w.chattyAs(func(s *site) {
+		if s.name == "n3" {
+			s.lowChanged = func() { changes <- struct{}{} }
+		}
+	}, "n1", "n2", "n3")
+	for _, s := range sites {
+		until(t, "gossip has all members", func() bool { return len(s.members()) == 3 })
+	}
+	knows := func(s *site, names ...protocol.NodeID) bool {
+		low := s.Low()
+		for _, n := range names {
+			if !low[n] {
+				return false
+			}
+		}
+		return len(low) == len(names)
+	}
+	sites[0].SetLow(true)
+	sites[1].SetLow(true)
+	for _, s := range sites {
+		until(t, "two are low", func() bool { return knows(s, "n1", "n2") })
+	}
+	if len(changes) != 2 {
+		t.Errorf("n3 heard of %d changes, want 2", len(changes))
+	}
+	sites[1].SetLow(false)
+	until(t, "one is low", func() bool { return knows(sites[2], "n1") })
+	sites[0].stop()
+	until(t, "it is gone", func() bool { return knows(sites[2]) })
+}

@@ -46,7 +46,8 @@ type site struct {
 	log   hclog.Logger
 	lines *lines
 	// gossip is for nodes that talk that way too.
-	gossip Gossip
+	gossip     Gossip
+	lowChanged func()
 
 	mux   *link.Mux
 	links *link.Links
@@ -105,7 +106,7 @@ func (s *site) open(ctx context.Context, l net.Listener, joins Joins) error {
 	c, err := Open(ctx, Config{
 		Dir: s.dir, Node: s.name, Endpoints: catalog.Endpoints{Stream: "stream-of-" + string(s.name), Node: l.Addr().String()},
 		Users:  []catalog.User{{Name: "guest", Hash: guestHash}},
-		Fencer: faraway{s.town}, Network: n, Joins: joins, Log: s.log, Gossip: s.gossip,
+		Fencer: faraway{s.town}, Network: n, Joins: joins, Log: s.log, Gossip: s.gossip, LowChanged: s.lowChanged,
 	})
 	if err != nil {
 		n.close()

@@ -21,6 +21,7 @@ import (
 type operators struct {
 	t       *testing.T
 	cluster *harness.Cluster
+	next    map[string]int // offset of a stream's next message, which says it
 }
 
 func newOperators(t *testing.T, args ...string) *operators {
@@ -28,7 +29,7 @@ func newOperators(t *testing.T, args ...string) *operators {
 	if os.Getenv("OPERATORS") == "" {
 		t.Skip("clusters of processes take long; make operators-test has them")
 	}
-	return &operators{t, harness.StartCluster(t, 3, args...)}
+	return &operators{t, harness.StartCluster(t, 3, args...), map[string]int{}}
 }
 
 // said is what one command came to.
@@ -108,9 +109,10 @@ func (o *operators) publish(stream string, messages int) {
 	}
 	const together = 50 // or all would be in a few chunks, and segments
 	for i := range messages {
-		if _, err := pub.Publish(message(i)); err != nil {
+		if _, err := pub.Publish(message(o.next[stream])); err != nil {
 			o.t.Fatal(err)
 		}
+		o.next[stream]++
 		if (i+1)%together == 0 || i+1 == messages {
 			if err := pub.Drain(ctx); err != nil {
 				o.t.Fatal(err)

@@ -53,11 +53,17 @@ func (w wire) Send(to protocol.NodeID, f *Frame) {
 // newCluster starts three nodes; nobody leads.
 func newCluster(t testing.TB, change ...func(*fixture)) *cluster {
 	t.Helper()
+	return newClusterOn(t, map[protocol.NodeID]*vfs.Mem{"n1": vfs.NewMem(), "n2": vfs.NewMem(), "n3": vfs.NewMem()}, change...)
+}
+
+// newClusterOn has the nodes on disks of the test's choice.
+func newClusterOn(t testing.TB, disks map[protocol.NodeID]*vfs.Mem, change ...func(*fixture)) *cluster {
+	t.Helper()
 	c := &cluster{t: t, nodes: map[protocol.NodeID]*fixture{}, cut: map[protocol.NodeID]bool{}, wishes: make(chan protocol.Proposal, 1000)}
 	c.config.Version = 1
 	for _, id := range []protocol.NodeID{"n1", "n2", "n3"} {
 		c.config.Members = append(c.config.Members, protocol.Member{Node: id})
-		c.nodes[id] = newFixture(t, vfs.NewMem(), "data", append(change, func(f *fixture) {
+		c.nodes[id] = newFixture(t, disks[id], "data", append(change, func(f *fixture) {
 			f.config.ID, f.config.Transport = id, wire{c, id}
 			f.config.Propose = func(_ chunk.Incarnation, p protocol.Proposal) { c.wishes <- p }
 		})...)

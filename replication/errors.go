@@ -21,6 +21,9 @@ var (
 	ErrReferenceLength = errors.New("replication: reference must have 1 to 255 bytes")
 	// ErrBacklog: as many bytes wait for a majority as a stream may have (B7).
 	ErrBacklog = errors.New("replication: too many uncommitted bytes")
+	// ErrStarved: the disks of so many of the stream's nodes are low that no
+	// majority could take what is published.
+	ErrStarved = errors.New("replication: the disks of too many of the stream's nodes are low")
 	// ErrEntry: an entry fits no chunk.
 	ErrEntry = errors.New("replication: entry is larger than a chunk may be")
 	// ErrTrackingUnknown: this replica's tracking is incomplete (F9); the

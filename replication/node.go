@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/replication/protocol"
@@ -42,6 +43,9 @@ type Config struct {
 	// Clocks tells what the other voters' clocks say; nil: there is nobody to
 	// ask. It must not block.
 	Clocks func() []time.Time
+	// Neighbour tells what is known of other nodes; nil: there are none.
+	// DisksChanged is to be called when that changes. It must not block.
+	Neighbour func(protocol.NodeID) Neighbour
 	// CompactBytesPerSecond bounds what is read for compaction: 20 MB; negative:
 	// nothing is compacted.
 	CompactBytesPerSecond int64
@@ -86,6 +90,8 @@ type Node struct {
 	compaction *compaction
 	age        ageClock
 	disk       *diskWatch
+	neighbour  func(protocol.NodeID) Neighbour
+	parked     atomic.Int64 // bytes of chunks that wait for room on the disk
 
 	mu       sync.RWMutex // guards the fields below
 	replicas map[chunk.Incarnation]*Replica
@@ -119,7 +125,7 @@ func NewNode(c Config) *Node {
 	if n.newRun == nil {
 		n.newRun = randomRun
 	}
-	n.age.others = c.Clocks
+	n.age.others, n.neighbour = c.Clocks, c.Neighbour
 	n.sweepAt = n.started.Add(n.retainEvery)
 	n.stop = n.clock.AfterFunc(n.retainEvery, n.sweep)
 	n.compaction = newCompaction(n, c.CompactBytesPerSecond)

@@ -29,6 +29,7 @@ type Replica struct {
 	counters   counters
 	alarm      alarm
 	standing   standing
+	starved    atomic.Bool // others' disks stop the publishers (lookAround)
 
 	// turns is owned by whoever runs a turn: one worker at a time.
 	turns turns
@@ -76,6 +77,9 @@ func (r *Replica) Publish(b *Batch) {
 //
 // Errors: ErrNotLeader, ErrReferenceLength, ErrReferenceInUse.
 func (r *Replica) Declare(reference string) (*Publisher, error) {
+	if r.starved.Load() {
+		return nil, ErrStarved
+	}
 	return r.publishers.declare(reference)
 }
 

@@ -100,6 +100,7 @@ func (r *Replica) shut(err error) {
 	for i := range arrivals {
 		arrivals[i].release()
 	}
+	r.dropParked("")
 	for _, done := range append(t.closing, t.removing...) {
 		done(err)
 	}
@@ -137,6 +138,7 @@ func (r *Replica) rest() {
 		return
 	}
 	r.counters.look(t.run.log.Tracking(), t.pending, t.pacer)
+	r.counters.follow(t.run.protocol)
 	r.tellEvictions()
 	if t.epoch != 0 && t.pacer != nil {
 		if d := t.pacer.Decide(t.even, false); d.Until != tracking.Never {

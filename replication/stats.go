@@ -2,9 +2,11 @@ package replication
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/tracking"
@@ -50,6 +52,10 @@ type Stats struct {
 	Stores    uint64 // offsets stored by clients
 	Retained  uint64 // times that the log start was moved
 
+	// Followers are what a leader knows of the others; nobody else does.
+	Followers []Follower
+	// Starved: too many of their disks are low, so that publishers are stopped.
+	Starved bool
 	// QueuedBytes were published and are not in the log.
 	QueuedBytes int64
 	Publishers  int // sessions with a reference
@@ -59,6 +65,15 @@ type Stats struct {
 	WindowMilliseconds int64
 	Tracking           tracking.Stats
 	Log                segstore.Stats
+}
+
+// Follower is a leader's view of another replica.
+type Follower struct {
+	Node protocol.NodeID
+	// Linked: chunks flow. Behind is how many chunks of the log are not known to
+	// be durable there; of one that is not linked, all.
+	Linked bool
+	Behind uint64
 }
 
 // counters are what turns and sessions count.
@@ -73,6 +88,25 @@ type counters struct {
 	pending  int
 	outlook  tracking.Outlook // of the pacer; zero while there is none
 	tracking tracking.Stats
+	// followers have the leader's tail less the LSN that is durable there.
+	followers []Follower
+}
+
+// follow notes how far the others are.
+func (c *counters) follow(p *protocol.Replica) {
+	leader, leads := p.Leading()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.followers = c.followers[:0]
+	if !leads {
+		return
+	}
+	tail := p.Tail().LSN
+	peers := leader.Peers()
+	for i := range peers {
+		f := &peers[i]
+		c.followers = append(c.followers, Follower{f.Node(), f.Streaming(), uint64(tail - min(f.Acked(), tail))})
+	}
 }
 
 func (c *counters) appended(h *chunk.Header) {
@@ -138,9 +172,11 @@ func (r *Replica) Stats() Stats {
 		Stores: r.stores.stored(), Retained: c.retained.Load(),
 	}
 	st.Commit, st.Next = r.progress.get()
+	st.Starved = r.starved.Load()
 	c.mu.Lock()
 	st.Role, st.Epoch, st.Err = c.role, c.epoch, c.err
 	st.PendingOffsets, st.Tracking = c.pending, c.tracking
+	st.Followers = slices.Clone(c.followers)
 	// An idle stream has no turns, and its window falls all the same.
 	st.WindowMilliseconds = c.outlook.Window(chunk.Timestamp(r.node.steady(r.node.clock.Now()).Milliseconds()))
 	c.mu.Unlock()

@@ -143,13 +143,24 @@ func (r *Replica) arrive(a arrival) bool {
 // hearLinks takes what came over links, in its order.
 func (r *Replica) hearLinks() {
 	t := &r.turns
+	if len(t.parked) > 0 {
+		r.hearParked()
+	}
 	for i := range t.arrivals {
 		switch a := &t.arrivals[i]; a.kind {
 		case arrivalUp:
 			r.step(protocol.Input{Kind: protocol.InConnected, Peer: a.peer})
 		case arrivalDown:
+			r.dropParked(a.peer)
 			r.step(protocol.Input{Kind: protocol.InDisconnected, Peer: a.peer})
 		default:
+			if a.Message.Kind == protocol.MsgHello {
+				r.dropParked(a.peer)
+			}
+			if r.parks(a) {
+				r.park(a)
+				continue
+			}
 			r.hearFrame(a)
 			a.release()
 		}

@@ -76,10 +76,12 @@ type turns struct {
 	answers []protocol.Input
 
 	arrivals []arrival
-	arrived  *Frame // whose message the protocol is stepped with
-	frame    Frame  // that is being sent
-	encoded  []byte
-	reads    []reading // OutRead has come
+	// parked are chunks that wait for room on the disk.
+	parked  []arrival
+	arrived *Frame // whose message the protocol is stepped with
+	frame   Frame  // that is being sent
+	encoded []byte
+	reads   []reading // OutRead has come
 	// current is the chunk that OutSend of MsgChunk means.
 	current *segstore.Chunk
 
@@ -143,6 +145,7 @@ func (r *Replica) Turn() (again bool) {
 	t.stamp = r.node.stamp(t.stamp, t.now)
 	t.even = chunk.Timestamp(r.node.steady(t.now).Milliseconds())
 
+	r.lookAround()
 	r.hearSynced()
 	r.hearLinks()
 	r.takeBatches()
@@ -244,7 +247,7 @@ func (r *Replica) accept() protocol.Accept {
 	if !leads {
 		return protocol.Take
 	}
-	if r.node.disk.full() && len(t.closing)+len(t.removing) == 0 {
+	if (r.node.disk.full() || r.starved.Load()) && len(t.closing)+len(t.removing) == 0 {
 		return protocol.Hold // take refuses it where nothing will end the wait
 	}
 	return leader.Accept()

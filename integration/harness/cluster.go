@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -35,6 +36,16 @@ func StartCluster(t testing.TB, n int, args ...string) *Cluster {
 	return startCluster(t, onLoopback(t, n, nil), sharedSecret, args)
 }
 
+// StartClusterIn is StartCluster with a data directory given for each node.
+func StartClusterIn(t testing.TB, dirs []string, args ...string) *Cluster {
+	t.Helper()
+	places := onLoopback(t, len(dirs), nil)
+	for i := range places {
+		places[i].dir = dirs[i]
+	}
+	return startCluster(t, places, sharedSecret, args)
+}
+
 // identity makes what nodes prove themselves with to each other in dir, and
 // returns each node's arguments for it.
 type identity func(t testing.TB, dir string) func(node string) []string
@@ -57,6 +68,7 @@ type place struct {
 	advertised                 string   // host:port that other nodes are told
 	host                       string   // that clients are told
 	enter                      []string // what leads into its namespace, if it has one
+	dir                        string   // data directory; one of its own if empty
 }
 
 // onLoopback has n nodes on one machine. They reach each other by way of a
@@ -92,7 +104,7 @@ func startCluster(t testing.TB, places []place, prove identity, args []string) *
 			"--bootstrap-expect", fmt.Sprint(len(places)), "--join", strings.Join(join, ","),
 		}
 		c.Nodes = append(c.Nodes, &Node{
-			t: t, Name: name, DataDir: filepath.Join(dir, name), log: &lockedBuffer{}, command: "server",
+			t: t, Name: name, DataDir: cmp.Or(p.dir, filepath.Join(dir, name)), log: &lockedBuffer{}, command: "server",
 			Stream: p.stream, HTTP: "http://" + p.http, Management: "http://localhost:0",
 			enter: p.enter, args: slices.Concat(common, proof(name), args),
 		})

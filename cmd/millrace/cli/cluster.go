@@ -105,6 +105,8 @@ func stateOf(m admin.Member) string {
 		return m.State + ", leaving"
 	case m.Draining:
 		return m.State + ", draining"
+	case m.DiskAlarm:
+		return m.State + ", disk alarm"
 	}
 	return m.State
 }

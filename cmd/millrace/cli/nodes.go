@@ -148,7 +148,7 @@ func statusCommand(t *terminal) *cobra.Command {
 		if !s.Node.Ready {
 			problems = append(problems, "node "+s.Node.Node+" is not ready: "+s.Node.Reason)
 		}
-		if level := s.Node.Disk.Level; level != "ok" && level != "" {
+		if level := s.Node.Disk.Level; level == "low" { // an alarm is one of the cluster's problems
 			problems = append(problems, "disk of "+s.Node.Node+": "+level)
 		}
 		if len(problems) > 0 {

@@ -45,7 +45,11 @@ func printReplicas(t *terminal, format string, list []admin.Replica) error {
 		if r.Voter {
 			counts = "yes"
 		}
-		out.add(r, r.Node, r.State, counts, known(r.NextOffset, plain), known(r.CommittedLSN, plain), known(r.Behind, plain), known(r.DiskBytes, size), known(r.Damaged, plain))
+		state := r.State
+		if r.DiskAlarm {
+			state += ", disk alarm"
+		}
+		out.add(r, r.Node, state, counts, known(r.NextOffset, plain), known(r.CommittedLSN, plain), known(r.Behind, plain), known(r.DiskBytes, size), known(r.Damaged, plain))
 	}
 	return out.print(t.out, format)
 }

@@ -148,6 +148,10 @@ func (f figures) Figures(stream chunk.Incarnation) (admin.Figures, error) {
 		TrackingBytes: uint64(log.TrackingBytes), TrackingBound: uint64(log.TrackingBound), SequenceBytes: uint64(log.SequenceBytes),
 		Compaction: compactionOf(&log.Compaction),
 	}
+	out.Leads, out.PublishersStopped = s.Epoch != 0, s.Starved
+	for _, f := range s.Followers {
+		out.Followers = append(out.Followers, admin.Follower{Node: string(f.Node), Linked: f.Linked, Behind: f.Behind})
+	}
 	if errors.Is(s.Log.Err, segstore.ErrDamaged) {
 		out.DamagedSegments++
 	}

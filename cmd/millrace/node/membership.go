@@ -25,9 +25,10 @@ func (c membership) Overview(ctx context.Context) admin.Cluster {
 	out := admin.Cluster{
 		ID: o.Cluster, Node: string(c.Node()), Leader: string(o.Leader), Term: o.Term, Seen: o.Seen, Members: []admin.Member{},
 	}
+	low := c.Low()
 	for _, m := range o.Members {
 		member := admin.Member{
-			Node: string(m.ID), State: admin.StateOf(m.Up), Leader: m.Leader, Voter: m.Voter, Draining: m.Draining, Leaving: m.Leaving,
+			Node: string(m.ID), State: admin.StateOf(m.Up), Leader: m.Leader, Voter: m.Voter, Draining: m.Draining, Leaving: m.Leaving, DiskAlarm: low[m.ID],
 			Leaders: m.Load.Leaders, Replicas: m.Load.Replicas, Rack: m.Rack, Version: m.Version,
 			Joined: time.UnixMilli(int64(m.Joined)).UTC(), Addresses: map[string]string{},
 		}

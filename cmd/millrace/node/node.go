@@ -75,6 +75,7 @@ type Node struct {
 	nodeAddress string
 	broker      *broker.Broker
 	alarm       diskAlarm
+	lows        lowDisks
 	https       []*http.Server
 
 	serving sync.WaitGroup // accept loops, and requests of other nodes
@@ -206,7 +207,7 @@ func (n *Node) openStore(context.Context) error {
 		ID: protocol.NodeID(n.config.NodeName), Store: store, Duplicates: duplicates[n.config.PublisherDuplicate],
 		Transport: n.transport, Limits: protocol.Limits{RetryAfter: retryAfter},
 		RetainEvery: n.config.RetentionInterval, Disk: replication.DiskConfig{Rule: n.config.Disk, Changed: n.diskChanged},
-		Clocks: n.clocks, Propose: n.propose, Lost: n.lost, Yield: n.yield, Evicted: n.evicted,
+		Clocks: n.clocks, Neighbour: n.lows.neighbour, Propose: n.propose, Lost: n.lost, Yield: n.yield, Evicted: n.evicted,
 	})
 	n.residents = newResidents(&n.config, n.store, n.replicas, n.log.Named("residents"))
 	if _, err := n.identity(); err == nil {
@@ -235,8 +236,9 @@ func (n *Node) openCluster(ctx context.Context) error {
 		Endpoints: catalog.Endpoints{Stream: n.addresses.Advertised, HTTP: n.addresses.HTTP, Node: n.nodeAddress},
 		Users:     n.firstUsers(),
 		Fencer:    fences, Registered: n.residents.registered,
-		Joins: cluster.Joins{Addresses: n.config.Join, Expect: n.config.BootstrapExpect},
-		Log:   n.log,
+		Joins:      cluster.Joins{Addresses: n.config.Join, Expect: n.config.BootstrapExpect},
+		LowChanged: n.lowChanged,
+		Log:        n.log,
 	}
 	if n.mux != nil {
 		config.Network = peers{n}
@@ -253,6 +255,7 @@ func (n *Node) openCluster(ctx context.Context) error {
 		return fmt.Errorf("open the metadata: %w", err)
 	}
 	n.cluster = meta
+	n.lows.up = meta.Up
 	n.metadata.open(meta)
 	n.serving.Go(func() {
 		select {

@@ -17,6 +17,8 @@ type placement struct{ n *Node }
 
 func (p placement) Up(node string) bool { return p.n.cluster.Up(protocol.NodeID(node)) }
 
+func (p placement) Low(node string) bool { return p.n.cluster.Low()[protocol.NodeID(node)] }
+
 func (p placement) AddReplica(ctx context.Context, stream chunk.Incarnation, node string) error {
 	return answered(p.n.cluster.AddReplica(ctx, stream, protocol.NodeID(node)))
 }
