@@ -159,7 +159,7 @@ func prepare(config Config) (*Cluster, error) {
 		node: config.Node, log: log, failed: c.fail, leads: make(chan bool, 16), transport: aloneTransport(config.Node),
 	}
 	if config.Network != nil {
-		c.meta.transport = raftTransport(config.Network, config.Node, log)
+		c.meta.transport = raftTransport(config.Network, config.Node, c.presence, log)
 	}
 	c.meta.view.Store(catalog.New())
 	c.meta.told.add(c.coord.changed)
@@ -260,8 +260,8 @@ func (c *Cluster) begins() (timing, beginning) {
 const openPatience = 30 * time.Second
 
 // aloneTransport connects raft to nobody.
-func aloneTransport(node protocol.NodeID) func() (raft.Transport, error) {
-	return func() (raft.Transport, error) {
+func aloneTransport(node protocol.NodeID) func(<-chan struct{}) (raft.Transport, error) {
+	return func(<-chan struct{}) (raft.Transport, error) {
 		_, t := raft.NewInmemTransport(raft.ServerAddress(node))
 		return t, nil
 	}

@@ -51,7 +51,7 @@ const (
 type metaraft struct {
 	node      protocol.NodeID
 	store     *store
-	transport func() (raft.Transport, error)
+	transport func(quit <-chan struct{}) (raft.Transport, error)
 	log       hclog.Logger
 	view      atomic.Pointer[catalog.State]
 	shown     watermark
@@ -61,6 +61,7 @@ type metaraft struct {
 	leads chan bool
 
 	current atomic.Pointer[instance] // replaced by reopen
+	quit    chan struct{}            // closed when the instance stops: what its transport waits for is over
 	// gate is held for reading by calls on the instance and for writing while
 	// it is stopped.
 	gate sync.RWMutex
@@ -95,7 +96,8 @@ func (m *metaraft) open(t timing, b beginning) error {
 		return fmt.Errorf("%w: the raft store of node %q is empty, though its cluster was founded; put it back from a backup, "+
 			"or move the data directory away to start anew", ErrIdentity, m.node)
 	}
-	transport, err := m.transport()
+	m.quit = make(chan struct{})
+	transport, err := m.transport(m.quit)
 	if err != nil {
 		return fmt.Errorf("open raft transport: %w", err)
 	}
@@ -144,7 +146,9 @@ func (m *metaraft) start(t timing, transport raft.Transport, hold uint64) error 
 
 // stop ends the instance; the store stays open. The gate is closed.
 func (m *metaraft) stop() error {
-	if err := m.instance().Shutdown().Error(); err != nil {
+	over := m.instance().Shutdown()
+	close(m.quit)
+	if err := over.Error(); err != nil {
 		return fmt.Errorf("stop raft: %w", err)
 	}
 	return nil
@@ -160,7 +164,8 @@ func (m *metaraft) reopen(t timing) error {
 	if err := errors.Join(m.proveSnapshots(m.instance()), m.stop()); err != nil {
 		return err
 	}
-	transport, err := m.transport()
+	m.quit = make(chan struct{})
+	transport, err := m.transport(m.quit)
 	if err != nil {
 		return fmt.Errorf("open raft transport: %w", err)
 	}

@@ -76,12 +76,32 @@ const (
 )
 
 // raftTransport connects raft by the network.
-func raftTransport(n Network, node protocol.NodeID, log hclog.Logger) func() (raft.Transport, error) {
-	return func() (raft.Transport, error) {
-		return raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+func raftTransport(n Network, node protocol.NodeID, p *presence, log hclog.Logger) func(<-chan struct{}) (raft.Transport, error) {
+	return func(quit <-chan struct{}) (raft.Transport, error) {
+		return patient{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 			Stream: named{n.Raft(), node}, MaxPool: raftConnections, Timeout: raftTimeout, Logger: calm{log, true},
-		}), nil
+		}), p, quit}, nil
 	}
+}
+
+// patient has a leader's calls to a node that is gone wait for its link. Raft
+// would call in vain, twice as late each time up to 10 s: a node that was away for
+// longer would get the entries that its start waits for as late.
+type patient struct {
+	*raft.NetworkTransport
+	presence *presence
+	quit     <-chan struct{} // closed when raft stops
+}
+
+// awayPatience bounds one wait. A leader that is none any more leaves its calls
+// waiting that long.
+const awayPatience = time.Minute
+
+func (t patient) AppendEntries(
+	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
+) error {
+	t.presence.await(protocol.NodeID(id), awayPatience, t.quit)
+	return t.NetworkTransport.AppendEntries(id, target, args, resp)
 }
 
 type nodeAddr protocol.NodeID

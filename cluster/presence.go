@@ -29,7 +29,8 @@ type presence struct {
 
 type linkage struct {
 	up    bool
-	was   bool // it has been up
+	back  chan struct{} // closed when it is up again, or forgotten; nil: nobody waits
+	was   bool          // it has been up
 	since time.Time
 	said  catalog.Presence
 }
@@ -54,6 +55,9 @@ func (p *presence) set(node protocol.NodeID, up bool) {
 		return // the end of a link to a node that is no member any more
 	}
 	l := p.of(node)
+	if up {
+		l.release()
+	}
 	l.was = l.was || up
 	l.up, l.since = up, time.Now()
 }
@@ -90,7 +94,43 @@ func (p *presence) forget(node protocol.NodeID) (wasGone bool) {
 	defer p.mu.Unlock()
 	l := p.all[node]
 	delete(p.all, node)
-	return l != nil && l.said == catalog.Gone
+	if l == nil {
+		return false
+	}
+	l.release()
+	return l.said == catalog.Gone
+}
+
+// release ends all waits. It expects mu to be held.
+func (l *linkage) release() {
+	if l.back != nil {
+		close(l.back)
+		l.back = nil
+	}
+}
+
+// await waits until a node that was linked is so again, or is no member any more;
+// at most for a while, and until quit. For one that has not been linked yet it
+// does not wait.
+func (p *presence) await(node protocol.NodeID, atMost time.Duration, quit <-chan struct{}) {
+	p.mu.Lock()
+	l := p.all[node]
+	if l == nil || l.up || !l.was {
+		p.mu.Unlock()
+		return
+	}
+	if l.back == nil {
+		l.back = make(chan struct{})
+	}
+	back := l.back
+	p.mu.Unlock()
+	late := time.NewTimer(atMost)
+	defer late.Stop()
+	select {
+	case <-back:
+	case <-late.C:
+	case <-quit:
+	}
 }
 
 func (p *presence) linked(node protocol.NodeID) bool {
