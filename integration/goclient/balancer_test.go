@@ -1,10 +1,12 @@
 package goclient
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 )
 
@@ -17,9 +19,20 @@ type balancer struct {
 	taken    atomic.Int64 // connections
 }
 
+const segmentBytes = 8 << 10
+
 func startBalancer(t *testing.T, nodes []string) *balancer {
 	t.Helper()
-	listener, err := net.Listen("tcp", "localhost:0")
+	// The client's receive buffer is smaller than loopback's segments, by which it
+	// would be fed in drops of 200 ms: segments are kept small, as on a network and
+	// as the nodes do themselves.
+	small := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		failed := raw.Control(func(fd uintptr) {
+			err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, segmentBytes)
+		})
+		return errors.Join(failed, err)
+	}}
+	listener, err := small.Listen(t.Context(), "tcp", "localhost:0")
 	if err != nil {
 		t.Fatal(err)
 	}

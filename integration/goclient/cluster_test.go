@@ -220,10 +220,10 @@ func (w *town) kill(n *harness.Node, soon bool, meanwhile func()) {
 	if n == w.seed && !soon {
 		others = func(label string) bool { return !knowsOne(label) }
 	}
-	w.mark()
-	w.app.killedAt(time.Now())
 	killed := time.Now()
+	w.app.killedAt(killed)
 	n.Kill()
+	w.mark() // what is sent from now on does not come of the dead node
 	w.t.Logf("node %s is killed: %v", n.Name, roles)
 	restarted := make(chan error, 1)
 	if soon {
@@ -250,13 +250,13 @@ func (w *town) kill(n *harness.Node, soon bool, meanwhile func()) {
 // killAll kills all nodes at once, and starts them again.
 func (w *town) killAll() {
 	w.t.Helper()
-	w.mark()
 	w.app.killedAt(time.Now().Add(-time.Second)) // what was stored within the window may be lost
 	var all sync.WaitGroup
 	for _, n := range w.cluster.Nodes {
 		all.Go(n.Kill)
 	}
 	all.Wait()
+	w.mark()
 	w.cluster.Restart(w.cluster.Nodes...)
 	w.goneOn(time.Now(), map[string]role{"alpha": everyNode, "beta": everyNode}, everybody)
 	w.app.restart()

@@ -43,7 +43,8 @@ const (
 	producerPace = 10 * time.Millisecond
 	// producerBatch is what a named producer has under way at a time. It sends a
 	// batch again as it was until all of it is confirmed: a producer that went on
-	// meanwhile could not send the earlier messages any more.
+	// meanwhile could not send the earlier messages any more. After a reconnect it
+	// sends the batch before once more too, as one that has lost count would.
 	producerBatch = 20
 	// unanswered is how long a batch may be without an answer from the client: its
 	// own patience is 10 s.
@@ -109,7 +110,8 @@ func (p *producer) heard(list []*stream.ConfirmationStatus) {
 func (p *producer) run(stop <-chan struct{}) error {
 	tick := time.NewTicker(producerPace)
 	defer tick.Stop()
-	var under []message.StreamMessage // a batch that is not confirmed yet
+	var under, before []message.StreamMessage // the batch that is not confirmed yet, and the one before it
+	again := false                            // before too
 	for next := uint64(1); ; {
 		select {
 		case <-stop:
@@ -120,6 +122,15 @@ func (p *producer) run(stop <-chan struct{}) error {
 			return fmt.Errorf("%s gave up", p.label)
 		}
 		if p.reliable.GetStatus() != ha.StatusOpen {
+			again = before != nil
+			continue
+		}
+		if again {
+			confirmed, err := p.send(before)
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.label, err)
+			}
+			again = !confirmed
 			continue
 		}
 		if p.batch == 0 {
@@ -140,7 +151,7 @@ func (p *producer) run(stop <-chan struct{}) error {
 			return fmt.Errorf("%s: %w", p.label, err)
 		}
 		if confirmed {
-			under = nil
+			under, before = nil, under
 		}
 	}
 }
