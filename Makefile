@@ -51,7 +51,7 @@ partition-long: ## the same in all 7 ways
 	PARTITIONS=7 go test ./integration -run '^TestPartition' -count 1 -timeout 30m -v
 operators-test: ## what people ask of a cluster of three: on any node, and while nodes are down
 	OPERATORS=1 go test ./integration -run '^TestOperators_' -count 1 -timeout 10m -v
-namespaces-long: ## the same on networks of their own, which lose what they do not carry (root and ip): NAMESPACES (11) ways, slow, lossy and long lines too
+namespaces-long: ## cuts, changes and founding on networks that lose what they do not carry (root, ip): NAMESPACES (11) ways to cut, NEMESIS_SECONDS (120)
 	NAMESPACES=$(or $(NAMESPACES),11) go test ./integration -run '^TestNamespaces_' -count 1 -timeout 30m -v
 replicas-long: ## add, remove and move replicas of a stream of 1 GB while it is written
 	REPLICA_FILL=1000000000 go test ./integration -run '^TestReplicas_comeAndGo' -count 1 -timeout 30m -v

@@ -57,13 +57,8 @@ func (w *wiresTest) unplugged() {
 }
 
 func TestNamespaces_cuts(t *testing.T) {
+	needNamespaces(t)
 	rows := number(t, "NAMESPACES", 0)
-	if rows == 0 {
-		t.Skip("network namespaces take long; make namespaces-long has them")
-	}
-	if why := harness.NoNamespaces(); why != "" {
-		t.Skip(why)
-	}
 	type row struct {
 		name string
 		cut  func(*wiresTest)

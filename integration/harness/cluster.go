@@ -90,6 +90,19 @@ func onLoopback(t testing.TB, n int, network *Network) []place {
 
 func startCluster(t testing.TB, places []place, prove identity, args []string) *Cluster {
 	t.Helper()
+	c := prepareCluster(t, places, prove, args)
+	if _, err := Binary(); err != nil { // before the clock runs
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	c.Restart(c.Nodes...)
+	c.Ready = time.Since(begin)
+	return c
+}
+
+// prepareCluster makes nodes that nobody has started yet.
+func prepareCluster(t testing.TB, places []place, prove identity, args []string) *Cluster {
+	t.Helper()
 	dir := t.TempDir()
 	c := &Cluster{t: t}
 	proof := prove(t, dir)
@@ -119,12 +132,6 @@ func startCluster(t testing.TB, places []place, prove identity, args []string) *
 			}
 		}
 	})
-	if _, err := Binary(); err != nil { // before the clock runs
-		t.Fatal(err)
-	}
-	begin := time.Now()
-	c.Restart(c.Nodes...)
-	c.Ready = time.Since(begin)
 	return c
 }
 

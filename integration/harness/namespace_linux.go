@@ -71,6 +71,14 @@ func NoNamespaces() string {
 // NoNamespaces names.
 func StartInNamespaces(t testing.TB, n int, secret bool, args ...string) (*Cluster, *Wires) {
 	t.Helper()
+	c, w := PrepareInNamespaces(t, n, secret, args...)
+	c.Restart(c.Nodes...)
+	return c, w
+}
+
+// PrepareInNamespaces is StartInNamespaces with nodes that nobody has started yet.
+func PrepareInNamespaces(t testing.TB, n int, secret bool, args ...string) (*Cluster, *Wires) {
+	t.Helper()
 	sweep(t)
 	var rooms []*namespace
 	for i := range n {
@@ -104,7 +112,7 @@ func StartInNamespaces(t testing.TB, n int, secret bool, args ...string) (*Clust
 	if secret {
 		prove = issuedAndSecret
 	}
-	return startCluster(t, places, prove, append([]string{"--stream-loopback-users", "nobody"}, args...)), w
+	return prepareCluster(t, places, prove, append([]string{"--stream-loopback-users", "nobody"}, args...)), w
 }
 
 // issued is the identity by certificates that the program itself issues.

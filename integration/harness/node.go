@@ -91,9 +91,23 @@ func (n *Node) start(stream, http, management string) {
 var readyLine = regexp.MustCompile(`ready after .*streams (\S+).*page http://(\S+).*management http://(\S+)`)
 
 func (n *Node) tryStart(stream, http, management string) error {
-	path, err := Binary()
+	ready, err := n.launch(stream, http, management)
 	if err != nil {
 		return err
+	}
+	return ready()
+}
+
+// Launch starts the node again without waiting until it is ready: that is ready's
+// part.
+func (n *Node) Launch() (ready func() error, err error) {
+	return n.launch(n.Stream, hostPort(n.HTTP), hostPort(n.Management))
+}
+
+func (n *Node) launch(stream, http, management string) (awaitReady func() error, err error) {
+	path, err := Binary()
+	if err != nil {
+		return nil, err
 	}
 	line := append(slices.Clone(n.enter), path)
 	line = append(line, n.command, "--data-dir", n.DataDir, "--stream-addr", stream, "--http-addr", http,
@@ -111,11 +125,11 @@ func (n *Node) tryStart(stream, http, management string) error {
 	n.process.Stderr, n.before = n.log, len(n.Log())
 	out, err := n.process.StdoutPipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	begin := time.Now()
 	if err := n.process.Start(); err != nil {
-		return err
+		return nil, err
 	}
 	ready, exited, process := make(chan []string, 1), make(chan struct{}), n.process
 	n.exited = exited
@@ -130,16 +144,18 @@ func (n *Node) tryStart(stream, http, management string) error {
 		_ = process.Wait() // how it ended is in ProcessState
 		close(exited)
 	}()
-	select {
-	case found := <-ready:
-		n.Ready = time.Since(begin)
-		n.Stream, n.HTTP, n.Management = found[1], "http://"+found[2], "http://"+found[3]
-		return nil
-	case <-exited:
-		return fmt.Errorf("it ended before it was ready: %v", process.ProcessState)
-	case <-time.After(readyWithin):
-		return fmt.Errorf("not ready within %v", readyWithin)
-	}
+	return func() error {
+		select {
+		case found := <-ready:
+			n.Ready = time.Since(begin)
+			n.Stream, n.HTTP, n.Management = found[1], "http://"+found[2], "http://"+found[3]
+			return nil
+		case <-exited:
+			return fmt.Errorf("it ended before it was ready: %v", process.ProcessState)
+		case <-time.After(readyWithin):
+			return fmt.Errorf("not ready within %v", readyWithin)
+		}
+	}, nil
 }
 
 // TryRestart is Restart for a node that may refuse to start: it returns why.

@@ -1,8 +1,8 @@
 package harness
 
 import (
-	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -46,26 +46,29 @@ func commits(list []admin.Stream) (text string) {
 
 // figures are those of each replica, asked on its own node.
 func (c *Cluster) figures(stream string) ([]admin.Stream, error) {
-	var list []admin.Stream
-	var names []string
+	ask := func(n *Node, query string) (s admin.Stream, err error) {
+		return s, n.Call(http.MethodGet, "/api/v1/streams/%2F/"+stream+query, nil, &s)
+	}
 	for _, n := range c.Nodes {
 		if !n.Running() {
 			return nil, fmt.Errorf("node %s does not run", n.Name)
 		}
-		body, err := n.Get("/api/v1/streams/%2F/" + stream + "?node=" + n.Name)
+	}
+	known, err := ask(c.Nodes[0], "")
+	if err != nil {
+		return nil, err
+	}
+	var list []admin.Stream
+	for _, name := range known.Replicas {
+		n := c.Named(name)
+		if n == nil {
+			return nil, fmt.Errorf("stream %s has a replica on %s, where no node is", stream, name)
+		}
+		s, err := ask(n, "?node="+name)
 		if err != nil {
 			return nil, err
 		}
-		var s admin.Stream
-		if err := json.Unmarshal(body, &s); err != nil {
-			return nil, err
-		}
-		if len(names) == 0 {
-			names = s.Replicas
-		}
-		if slices.Contains(names, n.Name) {
-			list = append(list, s)
-		}
+		list = append(list, s)
 	}
 	if len(list) == 0 {
 		return nil, fmt.Errorf("stream %s has no replicas", stream)
