@@ -203,7 +203,6 @@ type nemesis struct {
 	*clusterTest
 	wires  *harness.Wires
 	random *rand.Rand
-	down   *harness.Node
 	asked  map[int]int // changes of replicas by the status of their answer
 }
 
