@@ -267,6 +267,20 @@ func TestCluster_handsOver(t *testing.T) {
 	c.agree(n3, "n1", "n2")
 }
 
+// A handover after which nobody is elected ends, and what publishers sent
+// meanwhile is stored though nothing else happens.
+func TestCluster_handsOverForNothing(t *testing.T) {
+	c := newCluster(t, func(f *fixture) { f.config.Limits.TransferAfter = 100 })
+	l := c.lead(1, "n1", "n2", "n3")
+	p := l.declare("p")
+	l.publish(p, message{id: 1, body: "a"})
+	c.agree(l, "n2", "n3")
+	l.must(l.node.Handover(l.context(), streamUnderTest, "n3"))
+	l.publish(p, message{id: 2, body: "b"}) // held, until the patience is over
+	c.agree(l, "n2", "n3")
+	l.wantRecords("a", "b")
+}
+
 // A damaged chunk on the way ends the session, is not stored, and is sent again.
 func TestCluster_damagedOnTheWay(t *testing.T) {
 	c := newCluster(t)

@@ -61,6 +61,7 @@ func (r *Replica) perform(out *protocol.Output) {
 		r.handedOver(out, nil)
 	case protocol.OutTransferFailed:
 		r.handedOver(out, ErrHandover)
+		r.wake() // for the batches that were held
 	default:
 		panic(fmt.Sprintf("replication: output %v is not known", out.Kind))
 	}
