@@ -93,7 +93,7 @@ func (w *World) draw() {
 	if w.chance(400) {
 		o.compactRate = w.between(10_000, 2_000_000)
 	}
-	o.limits = protocol.Limits{RetryAfter: 200, TransferAfter: 1000}
+	o.limits = protocol.Limits{RetryAfter: 200, TransferAfter: 1000, HoldAfter: 400}
 	if w.chance(300) {
 		o.limits.WindowChunks = 1 + w.rng.IntN(8)
 	}

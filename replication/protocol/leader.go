@@ -254,7 +254,7 @@ func (a Accept) String() string { return [...]string{"take", "hold", "refuse"}[a
 // Accept tells what to do with new publishes now.
 func (l *Leader) Accept() Accept {
 	switch {
-	case l.count.First == 0 || l.transfer.on:
+	case l.count.First == 0 || l.transfer.held:
 		return Hold
 	case l.backlog.bytes < l.limits.UncommittedBytes:
 		return Take

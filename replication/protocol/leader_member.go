@@ -73,17 +73,22 @@ func (l *Leader) caughtUp(p *Progress) bool {
 		(p.acked >= l.commit || !l.rules.clearCaughtUp)
 }
 
-// transfer is a handing over on its way (D4).
+// transfer is a handing over on its way (D4). Publishers are held only once the
+// target has shown that it keeps up: by having what the leader had at first.
 type transfer struct {
-	on      bool
-	target  NodeID
-	id      uint64
-	since   Tick
-	flushed bool
-	told    bool
+	on        bool
+	target    NodeID
+	id        uint64
+	since     Tick
+	had       chunk.LSN // the tail at first
+	held      bool      // publishers are, since heldSince
+	heldSince Tick
+	flushed   bool
+	told      bool
 }
 
-// handOver stops accepting, has tracking flushed, and waits for the target.
+// handOver waits until the target keeps up, stops accepting, has tracking
+// flushed, and waits for the target again.
 func (l *Leader) handOver(now Tick, in *Input, out []Output) []Output {
 	why := Reason(0)
 	target := in.Peer
@@ -99,8 +104,8 @@ func (l *Leader) handOver(now Tick, in *Input, out []Output) []Output {
 	if why != 0 {
 		return append(out, Output{Kind: OutRefuse, ID: in.ID, Reason: why, Epoch: l.epoch})
 	}
-	l.transfer = transfer{on: true, target: target, id: in.ID, since: now}
-	return append(out, Output{Kind: OutFlush, Peer: target, ID: in.ID})
+	l.transfer = transfer{on: true, target: target, id: in.ID, since: now, had: l.tail}
+	return l.handing(now, out)
 }
 
 // leave hands over after this node's removal has settled; what fails is tried
@@ -126,7 +131,7 @@ func (l *Leader) successor() NodeID {
 }
 
 func (l *Leader) flushed(now Tick, out []Output) []Output {
-	l.transfer.flushed = l.transfer.on
+	l.transfer.flushed = l.transfer.held
 	return l.handing(now, out)
 }
 
@@ -141,11 +146,15 @@ func (l *Leader) handing(now Tick, out []Output) []Output {
 		return out
 	}
 	p := l.peer(t.target)
+	if !t.held && p != nil && p.phase == phaseStreaming && p.acked >= t.had {
+		t.held, t.heldSince = true, now
+		out = append(out, Output{Kind: OutFlush, Peer: t.target, ID: t.id})
+	}
 	if t.flushed && !t.told && l.commit == l.tail && p != nil && p.phase == phaseStreaming && p.acked == l.tail {
 		t.told = true
 		out = append(out, Output{Kind: OutTransfer, Peer: t.target, ID: t.id, Epoch: l.epoch, LSN: l.tail})
 	}
-	if now-t.since >= l.limits.TransferAfter {
+	if now-t.since >= l.limits.TransferAfter || t.held && !t.told && now-t.heldSince >= l.limits.HoldAfter {
 		out = append(out, Output{Kind: OutTransferFailed, Peer: t.target, ID: t.id, Epoch: l.epoch})
 		*t = transfer{}
 	}

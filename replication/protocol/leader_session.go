@@ -224,6 +224,9 @@ func (l *Leader) deadline() (Tick, bool) {
 	}
 	if l.transfer.on {
 		note(l.transfer.since + l.limits.TransferAfter)
+		if l.transfer.held && !l.transfer.told {
+			note(l.transfer.heldSince + l.limits.HoldAfter)
+		}
 	}
 	return at, any
 }

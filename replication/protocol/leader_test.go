@@ -265,6 +265,59 @@ func TestLeader_transferNeedsATarget(t *testing.T) {
 	}
 }
 
+// TestLeader_transferHoldsForNoSluggard: publishers wait for a target only once it
+// has shown that it keeps up, and not for long then (D4).
+func TestLeader_transferHoldsForNoSluggard(t *testing.T) {
+	d, l := leading(t, Limits{TransferAfter: 5000, HoldAfter: 1000}, threeVoters)
+	begin := d.now
+	d.step(d.next(1))
+	tail, _, _ := d.r.Next()
+	had := tail - 1
+	d.want(Input{Kind: InTransfer, Peer: "b"}, "")
+	if l.Accept() != Take {
+		t.Fatal("publishers wait for a target that lags")
+	}
+	d.now = begin + 4999
+	d.want(Input{Kind: InTick}, "")
+	d.now = begin + 5000
+	d.want(Input{Kind: InTick}, "transfer-failed")
+
+	// It keeps up, and stops when publishers are held.
+	d.want(Input{Kind: InTransfer, Peer: "b"}, "")
+	d.step(d.next(1))
+	d.now += 10
+	held := d.now
+	d.want(d.say("b", Message{Kind: MsgAck, LSN: had}), "flush")
+	if l.Accept() != Hold {
+		t.Fatal("publishers are not held")
+	}
+	d.want(Input{Kind: InFlushed}, "")
+	if at, ok := d.r.Deadline(); !ok || at > held+1000 {
+		t.Fatalf("looks again at %d, %v", at, ok)
+	}
+	d.now = held + 999
+	d.step(Input{Kind: InTick})
+	if l.Accept() != Hold {
+		t.Fatal("too soon")
+	}
+	d.now = held + 1000
+	d.want(Input{Kind: InTick}, "transfer-failed")
+	if l.Accept() != Take {
+		t.Fatal("publishers are still held")
+	}
+
+	// Once it is told, the next epoch may take its time.
+	d.want(Input{Kind: InTransfer, Peer: "b"}, "")
+	d.step(Input{Kind: InDurable, LSN: had + 1})
+	d.step(d.say("b", Message{Kind: MsgAck, LSN: had + 1}))
+	d.want(Input{Kind: InFlushed}, "transfer")
+	d.now += 4000
+	d.step(Input{Kind: InTick})
+	if l.Accept() != Hold {
+		t.Fatal("it goes on behind the back of its heir")
+	}
+}
+
 // TestLeader_badChunkPanics: the driver's bugs do not reach the log.
 func TestLeader_badChunkPanics(t *testing.T) {
 	for name, spoil := range map[string]func(*Chunk){

@@ -16,6 +16,9 @@ type Limits struct {
 	RetryAfter Tick
 	// TransferAfter is when a transfer that does not come about is given up.
 	TransferAfter Tick
+	// HoldAfter is the same for one whose target does not reach the tail once
+	// publishers are held for it.
+	HoldAfter Tick
 	// PendingEvery is the shortest time between two frames of pending updates
 	// to one follower.
 	PendingEvery Tick
@@ -28,6 +31,7 @@ func (l Limits) withDefaults() Limits {
 	def(&l.Queries, 10_000)
 	def(&l.RetryAfter, 1000)
 	def(&l.TransferAfter, 5000)
+	def(&l.HoldAfter, 1000)
 	def(&l.PendingEvery, 20)
 	return l
 }
