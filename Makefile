@@ -43,8 +43,8 @@ cluster-test: ## kill -9 of nodes in a cluster of three under load, CLUSTER_KILL
 	CLUSTER_KILLS=$(or $(CLUSTER_KILLS),5) REFILLS=2 go test ./integration -run '^Test(Cluster|Refill)' -count 1 -timeout 30m -v
 cluster-long: ## the same for longer: 20 kills, 4 nodes that hang for 10 s, 10 times all nodes at once
 	CLUSTER_KILLS=20 CLUSTER_PAUSES=4 CLUSTER_KILL_ALL=10 go test ./integration -run '^TestCluster' -count 1 -timeout 60m -v
-transfers-long: ## 100 moves of leaders under load, on a quiet machine: the longest gap, and where the time goes
-	CLUSTER_TRANSFERS=100 CLUSTER_QUIET=1 go test ./integration -run '^TestCluster_transfers$$' -count 1 -timeout 10m -v
+transfers-long: ## 100 moves of leaders under load, on a quiet machine: the longest gap, and where the time goes; 4 to stopped nodes
+	CLUSTER_TRANSFERS=100 CLUSTER_QUIET=1 CLUSTER_STOPPED_TARGETS=4 go test ./integration -run '^TestCluster_transfers' -count 1 -timeout 10m -v
 partition-test: ## cut the nodes of a cluster from each other under load, in PARTITIONS (4, at most 7) ways
 	PARTITIONS=$(or $(PARTITIONS),4) go test ./integration -run '^TestPartition' -count 1 -timeout 30m -v
 partition-long: ## the same in all 7 ways

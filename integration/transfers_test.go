@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/admin"
 	"github.com/millrace/millrace/integration/harness"
 )
 
@@ -73,6 +74,68 @@ func TestCluster_transfers(t *testing.T) {
 	passages := c.passages()
 	tellPassages(t, passages)
 	tellOutages(t, outages, passages)
+	c.finish()
+}
+
+const (
+	// stoppedTargetGapMax is how long publishers may be without a confirm when the
+	// node that shall lead has stopped: the second that a leader holds them at most,
+	// and what a busy machine needs.
+	stoppedTargetGapMax = 3 * time.Second
+	// stoppedFor is longer than a leader's patience with a transfer.
+	stoppedFor = 7 * time.Second
+)
+
+// TestCluster_transfersToStopped has leaders moved to a node that has stopped as a
+// hung machine does. They lead on, and their publishers do not wait for it; once
+// it goes on, it leads (EL-05).
+func TestCluster_transfersToStopped(t *testing.T) {
+	times := number(t, "CLUSTER_STOPPED_TARGETS", 0)
+	if times == 0 {
+		t.Skip("each takes longer than the five seconds of a transfer's patience; make transfers-long has them")
+	}
+	c := newClusterTest(t)
+	c.start()
+	var gaps []time.Duration
+	for i := range times {
+		s := c.streams[i%len(c.streams)]
+		from := c.cluster.Leader(s.name)
+		to := c.cluster.Others(from)[0]
+		if to == c.cluster.MetaLeader() { // whose loss is another matter
+			to = c.cluster.Others(from)[1]
+		}
+		s.traffic.Gap()
+		to.Pause()
+		paused := time.Now()
+		moved := make(chan error, 1)
+		go func() {
+			status, body, err := from.Put("/api/v1/streams/%2F/"+s.name+"/leader", admin.LeaderRequest{Node: to.Name})
+			if err == nil && status != 200 {
+				err = fmt.Errorf("status %d: %s", status, body)
+			}
+			moved <- err
+		}()
+		time.Sleep(time.Until(paused.Add(stoppedFor)))
+		if leader := c.cluster.Leader(s.name); leader != from {
+			t.Errorf("%s is led from %s, not from %s", s.name, leader.Name, from.Name)
+		}
+		if err := s.traffic.AwaitConfirms(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		gaps = append(gaps, s.traffic.Gap())
+		to.Continue()
+		if err := <-moved; err != nil {
+			t.Errorf("move %s to %s, which goes on: %v", s.name, to.Name, err)
+		}
+		for _, s := range c.streams {
+			c.level(s)
+		}
+	}
+	t.Logf("FIGURE cluster transfers: %d to nodes stopped by SIGSTOP for %v: the leaders lead on; gap %s, goal %d ms",
+		times, stoppedFor, spread(gaps), stoppedTargetGapMax.Milliseconds())
+	if longest := slices.Max(gaps); longest > stoppedTargetGapMax {
+		t.Errorf("the longest gap is %v", longest)
+	}
 	c.finish()
 }
 
