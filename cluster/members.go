@@ -128,10 +128,11 @@ func (c *Cluster) Meet(ctx context.Context, addr string) (protocol.NodeID, error
 	return w.Me.Node, nil
 }
 
-// Drain moves leaders away from a node and gives it nothing new. Without drain
-// that ends, and so does a removal that has begun.
+// Drain moves leaders away from a node and gives it nothing new; a removal that
+// has begun goes on. Without drain both end.
 func (c *Cluster) Drain(ctx context.Context, node protocol.NodeID, drain bool) error {
-	return c.do(ctx, &catalog.MarkNode{ID: node, Draining: drain})
+	n, member := c.View().Node(node)
+	return c.do(ctx, &catalog.MarkNode{ID: node, Draining: drain, Leaving: drain && member && n.Leaving})
 }
 
 // Remove takes a node out of the cluster for good: its replicas move to others,

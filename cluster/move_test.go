@@ -32,3 +32,21 @@ func TestMoveLeader_refused(t *testing.T) {
 		t.Errorf("a wish is left: %s", s.Target)
 	}
 }
+
+// TestDrain_ofALeavingNode: draining a node that is being removed does not bring
+// it back; undraining does.
+func TestDrain_ofALeavingNode(t *testing.T) {
+	c := openThree(t, nil)
+	ctx := within(t)
+	if err := c.do(ctx, &catalog.MarkNode{ID: "n2", Leaving: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, drain := range []bool{true, false} {
+		if err := c.Drain(ctx, "n2", drain); err != nil {
+			t.Fatal(err)
+		}
+		if n, _ := c.View().Node("n2"); n.Leaving != drain || n.Draining != drain {
+			t.Errorf("drain %t: leaving %t, draining %t", drain, n.Leaving, n.Draining)
+		}
+	}
+}
