@@ -18,10 +18,12 @@ import (
 // comes back: it arrives late, in order, or never if the sender gives up first.
 // Gossip is not cut, and is wrong about who can talk to whom.
 type Network struct {
-	mu   sync.Mutex // guards cut
+	mu   sync.Mutex // guards all below
 	cond *sync.Cond // on mu: cut has changed, or all is over
 	cut  map[direction]bool
 	over bool
+	// passed counts bytes.
+	passed map[direction]int64
 }
 
 type direction struct{ from, to string }
@@ -29,7 +31,7 @@ type direction struct{ from, to string }
 // StartPartitionable is StartCluster with a network that can be cut.
 func StartPartitionable(t testing.TB, n int, args ...string) (*Cluster, *Network) {
 	t.Helper()
-	network := &Network{cut: map[direction]bool{}}
+	network := &Network{cut: map[direction]bool{}, passed: map[direction]int64{}}
 	network.cond = sync.NewCond(&network.mu)
 	return startCluster(t, onLoopback(t, n, network), sharedSecret, args), network
 }
@@ -131,11 +133,25 @@ func (w *Network) pump(from, to net.Conn, d direction) {
 		if !w.await(d) || err != nil {
 			return
 		}
+		w.count(d, n)
 		if taken {
 			_, failed := to.Write(buf[:n])
 			taken = failed == nil
 		}
 	}
+}
+
+func (w *Network) count(d direction, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.passed[d] += int64(n)
+}
+
+// Passed is how many bytes one node has said to another, whoever dialed.
+func (w *Network) Passed(from, to *Node) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.passed[direction{from.Name, to.Name}]
 }
 
 var errNoHello = errors.New("this is not how nodes begin to talk")
