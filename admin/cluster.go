@@ -74,6 +74,7 @@ func (s *Server) clusterRoutes() []route {
 		{"POST", "/api/v1/cluster/transfer", administrator, here, (*Server).transferMetadata},
 		{"POST", "/api/v1/cluster/join", administrator, here, (*Server).meet},
 		{"DELETE", "/api/v1/cluster/members/{node}", administrator, here, (*Server).removeMember},
+		{"GET", "/api/v1/cluster/members/{node}/stop", operator, here, (*Server).stopCheck},
 		{"PUT", "/api/v1/cluster/members/{node}/drain", administrator, here, (*Server).drain},
 		{"DELETE", "/api/v1/cluster/members/{node}/drain", administrator, here, (*Server).undrain},
 	}

@@ -293,3 +293,57 @@ func TestOperators_whileNodesAreDown(t *testing.T) {
 		}
 	}
 }
+
+// TestOperators_safeToStop: the check says no where exactly one stream, or the
+// metadata alone, would lose its majority, and yes otherwise. (OP-07)
+func TestOperators_safeToStop(t *testing.T) {
+	o := newOperators(t)
+	n1, n2, n3 := o.cluster.Nodes[0], o.cluster.Nodes[1], o.cluster.Nodes[2]
+	check := func(of *harness.Node, want int, says string) {
+		t.Helper()
+		var s said
+		for end := time.Now().Add(usableWithin); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			if s = o.run(n1, "check", "quorum", of.Name); s.code == want && strings.Contains(s.out, says) {
+				break
+			}
+		}
+		if s.code != want || !strings.Contains(s.out, says) {
+			t.Errorf("may %s stop? exit %d, want %d: %s%s", of.Name, s.code, want, s.out, s.err)
+		}
+	}
+	for i := range 5 {
+		o.create(fmt.Sprint("s", i), 10, nil)
+	}
+	for _, n := range o.cluster.Nodes {
+		check(n, 0, n.Name+" may be stopped: metadata and 5 streams")
+	}
+
+	// One stream of two replicas, on n2 and another: each is needed.
+	o.create("critical", 10, map[string]string{"initial-cluster-size": "2"})
+	replicas := parsed[admin.Stream](o, o.must(n1, "stream", "describe", "critical", "-o", "json")).Replicas
+	for _, n := range o.cluster.Nodes {
+		if slices.Contains(replicas, n.Name) {
+			check(n, 2, "stream critical: 2 of 2 replicas must be in sync")
+		} else {
+			check(n, 0, "may be stopped")
+		}
+	}
+	o.must(n1, "stream", "delete", "critical", "--yes")
+
+	// One node down: all three-fold streams need both others, and so do metadata.
+	n3.Kill()
+	check(n2, 2, "metadata: 2 of 3 voters must be up")
+	check(n3, 0, "may be stopped")
+	for i := range 5 {
+		o.must(n1, "stream", "delete", fmt.Sprint("s", i), "--yes")
+	}
+	check(n2, 2, "metadata: 2 of 3 voters must be up")
+	o.cluster.Restart(n3)
+	check(n2, 0, "may be stopped")
+	n2.Kill()
+	n3.Kill()
+	check(n2, 2, "nobody leads the metadata")
+	if s := o.run(n2, "check", "quorum", "n1"); s.code != 3 {
+		t.Errorf("a node that does not answer: exit %d: %s%s", s.code, s.out, s.err)
+	}
+}

@@ -89,7 +89,7 @@ lose data, 8 degraded.`,
 		devCommand(t), serverCommand(t),
 		streamCommand(t), publishCommand(t), consumeCommand(t), segmentCommand(t), replicaCommand(t), trackingCommand(t), consumerCommand(t),
 		benchCommand(t), versionCommand(t),
-		statusCommand(t), clusterCommand(t), nodeCommand(t), certCommand(t),
+		statusCommand(t), clusterCommand(t), nodeCommand(t), checkCommand(t), certCommand(t),
 	)
 	root.Args, root.RunE = noSubcommand, help
 	return root
