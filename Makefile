@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-cluster bench-tracking kill-test overtake overtake-long overtake-wire goclient goclient-long long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long namespaces-long replicas-long operators-test refill-long
+.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-cluster bench-tracking kill-test overtake overtake-long overtake-wire goclient goclient-long long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long namespaces-long company-long replicas-long operators-test refill-long
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -53,6 +53,8 @@ operators-test: ## what people ask of a cluster of three: on any node, and while
 	OPERATORS=1 go test ./integration -run '^TestOperators_' -count 1 -timeout 10m -v
 namespaces-long: ## cuts, changes and founding on networks that lose what they do not carry (root, ip): NAMESPACES (11) ways to cut, NEMESIS_SECONDS (120)
 	NAMESPACES=$(or $(NAMESPACES),11) go test ./integration -run '^TestNamespaces_' -count 1 -timeout 30m -v
+company-long: ## five nodes killed and started MASS_RESTARTS (30) times, and two clusters that swap addresses
+	MASS_RESTARTS=$(or $(MASS_RESTARTS),30) go test ./integration -run '^TestCompany_' -count 1 -timeout 60m -v
 replicas-long: ## add, remove and move replicas of a stream of 1 GB while it is written
 	REPLICA_FILL=1000000000 go test ./integration -run '^TestReplicas_comeAndGo' -count 1 -timeout 30m -v
 refill-long: ## empty disks of nodes, 6 in a row with 600 MB on each, and flip bits of nodes that run, under load

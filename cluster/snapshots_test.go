@@ -61,6 +61,24 @@ func TestSnapshots_damaged(t *testing.T) {
 	}
 }
 
+// What is left of a snapshot that a crash cut short is not taken for one, though
+// its name is the newest (EL-19).
+func TestSnapshots_halfWritten(t *testing.T) {
+	dir, newest, before := snapshotted(t, "begins behind the newer", true)
+	folder := filepath.Join(dir, raftFolder, snapshotsFolder)
+	half := filepath.Join(folder, "9-999999-9999999999999.tmp")
+	if err := os.CopyFS(half, os.DirFS(filepath.Join(folder, newest))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(half, "state.bin"), 7); err != nil {
+		t.Fatal(err)
+	}
+	c := open(t, dir, newReplicas(newDisk(), 1))
+	if now := streams(c); now != before {
+		t.Errorf("it starts with %s, was %s", now, before)
+	}
+}
+
 // A snapshot that is lost or damaged while the node runs is made anew: a follower
 // that needs one gets it (EL-03).
 func TestSnapshots_lostWhileRunning(t *testing.T) {

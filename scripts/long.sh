@@ -33,6 +33,7 @@ step transfers make transfers-long
 step goclient make goclient-long
 step partition make partition-long
 step namespaces make namespaces-long
+step company make company-long
 step replicas make replicas-long
 step thousand make thousand-long
 step refill make refill-long

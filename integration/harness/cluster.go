@@ -112,14 +112,14 @@ func prepareCluster(t testing.TB, places []place, prove identity, args []string)
 	}
 	for i, p := range places {
 		name := nodeName(i)
+		where := []string{"--node-addr", p.node, "--node-advertised", p.advertised, "--gossip-addr", p.gossip, "--advertised-host", p.host}
 		common := []string{
-			"--node-name", name, "--node-addr", p.node, "--node-advertised", p.advertised, "--gossip-addr", p.gossip, "--advertised-host", p.host,
-			"--bootstrap-expect", fmt.Sprint(len(places)), "--join", strings.Join(join, ","),
+			"--node-name", name, "--bootstrap-expect", fmt.Sprint(len(places)), "--join", strings.Join(join, ","),
 		}
 		c.Nodes = append(c.Nodes, &Node{
 			t: t, Name: name, DataDir: cmp.Or(p.dir, filepath.Join(dir, name)), log: &lockedBuffer{}, command: "server",
 			Stream: p.stream, HTTP: "http://" + p.http, Management: "http://localhost:0",
-			enter: p.enter, args: slices.Concat(common, proof(name), args),
+			enter: p.enter, where: where, args: slices.Concat(common, proof(name), args),
 		})
 	}
 	t.Cleanup(func() {
@@ -136,6 +136,14 @@ func prepareCluster(t testing.TB, places []place, prove identity, args []string)
 }
 
 func nodeName(i int) string { return fmt.Sprintf("n%d", i+1) }
+
+// SwapPlaces has two stopped nodes, of one cluster or two, take each other's
+// addresses at their next start.
+func SwapPlaces(a, b *Node) {
+	a.where, b.where = b.where, a.where
+	a.Stream, b.Stream = b.Stream, a.Stream
+	a.HTTP, b.HTTP = b.HTTP, a.HTTP
+}
 
 // Restart starts stopped nodes again, all at once, and waits until they are
 // ready.

@@ -32,6 +32,8 @@ type Node struct {
 	// enter is put in front of the command line: what leads into the node's
 	// namespace, if it has one.
 	enter []string
+	// where are the flags with the addresses of one of a Cluster.
+	where []string
 
 	// Name is the node's in its cluster.
 	Name string
@@ -113,6 +115,7 @@ func (n *Node) launch(stream, http, management string) (awaitReady func() error,
 	line = append(line, n.command, "--data-dir", n.DataDir, "--stream-addr", stream, "--http-addr", http,
 		"--management-addr", management, "--node-addr", "localhost:0", "--gossip-addr", "localhost:0", "--log-level", "info")
 	environment := os.Environ()
+	line = append(line, n.where...)
 	for _, arg := range n.args {
 		if strings.HasPrefix(arg, "MILLRACE_") {
 			environment = append(environment, arg)
