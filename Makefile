@@ -38,7 +38,7 @@ crash-states: ## walk STATES (2000000) different crash states (FROM, TO: numbers
 mutants: ## break the store's code in each way of a list: the walks over crashes and faults must notice
 	go test ./segstore -run '^TestMutants$$' -count 1 -timeout 0 -v -mutants
 kill-test: ## kill -9 at ROUNDS (10) random moments under load
-	KILL_ROUNDS=$(ROUNDS) go test ./integration -run '^TestKill$$' -count 1 -timeout 60m -v
+	KILL_ROUNDS=$(ROUNDS) STORED_KILLS=1 go test ./integration -run '^Test(Kill|Stored_damagedSnapshotKilled)$$' -count 1 -timeout 60m -v
 cluster-test: ## kill -9 of nodes in a cluster of three under load, CLUSTER_KILLS (5) times; disks emptied, bits flipped
 	CLUSTER_KILLS=$(or $(CLUSTER_KILLS),5) REFILLS=2 REPLICA_CASES=10 go test ./integration -run '^Test(Cluster|Refill|ReplicaCases)' -count 1 -timeout 30m -v
 cluster-long: ## the same for longer: 20 kills, 4 nodes that hang for 10 s, 10 times all nodes at once

@@ -135,43 +135,80 @@ func TestStored_publisherCap(t *testing.T) {
 // is stored (TR-10).
 func TestStored_damagedSnapshot(t *testing.T) {
 	t.Parallel()
-	for _, row := range []struct {
-		name   string
-		newest int // counted from the newest snapshot
-	}{{"newest", 0}, {"one before", 1}} {
-		t.Run(row.name, func(t *testing.T) {
-			d := smallSegments(t)
-			for range 6 {
-				d.publish()
-				d.store()
-			}
+	for newest, name := range []string{"newest", "one before"} {
+		t.Run(name, func(t *testing.T) {
+			d := storedOften(t)
 			d.conn.Close()
 			if code := d.node.Stop(); code != 0 {
 				t.Errorf("the node ends with %d", code)
 			}
-			file, position := snapshotPlace(t, d.node.DataDir, row.newest)
-			if err := harness.Flip(file, (position+48+20)*8); err != nil {
-				t.Fatal(err)
-			}
-			if err := d.node.TryRestart(); err != nil {
-				t.Logf("the node says so and does not start: %v", err)
-				return
-			}
-			d.conn = dialNode(t, d.node)
-			for i := range describeReferences {
-				got, err := d.conn.QueryOffset(t.Context(), fmt.Sprintf("reader-%02d", i), "orders")
-				switch code := client.Code(err); {
-				case err == nil && got == d.stored:
-				case code == wire.CodeStreamNotAvailable:
-					if !strings.Contains(d.node.Log(), "damage") {
-						t.Errorf("the stream is not available, and the log does not say why")
-					}
-					return
-				default:
-					t.Fatalf("reader %d is answered %d, %v; stored was %d", i, got, err, d.stored)
+			d.startsWithDamage(newest)
+		})
+	}
+}
+
+// The same behind a kill, where no checkpoint stands in for the snapshot. A kill
+// takes stores that wait to be written, so that the test waits until none does.
+func TestStored_damagedSnapshotKilled(t *testing.T) {
+	if number(t, "STORED_KILLS", 0) == 0 {
+		t.Skip("stores take seconds to be written; make kill-test has it")
+	}
+	t.Parallel()
+	for newest, name := range []string{"newest", "one before"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := storedOften(t)
+			for end := time.Now().Add(usableWithin); d.describe().StoredOffsetsPending > 0; time.Sleep(20 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("stores wait for ever")
 				}
 			}
+			d.publish() // its confirm tells that what is before it is durable
+			d.conn.Close()
+			d.node.Kill()
+			d.startsWithDamage(newest)
 		})
+	}
+}
+
+// storedOften has a stream of many segments, each of which begins with a snapshot
+// of every reader's offset.
+func storedOften(t *testing.T) *describeTest {
+	t.Helper()
+	d := smallSegments(t)
+	for range 6 {
+		d.publish()
+		d.store()
+	}
+	return d
+}
+
+// startsWithDamage flips a bit in a snapshot, counted from the newest, and starts
+// the node.
+func (d *describeTest) startsWithDamage(newest int) {
+	t := d.t
+	t.Helper()
+	file, position := snapshotPlace(t, d.node.DataDir, newest)
+	if err := harness.Flip(file, (position+48+20)*8); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.node.TryRestart(); err != nil {
+		t.Logf("the node says so and does not start: %v", err)
+		return
+	}
+	d.conn = dialNode(t, d.node)
+	for i := range describeReferences {
+		got, err := d.conn.QueryOffset(t.Context(), fmt.Sprintf("reader-%02d", i), "orders")
+		switch code := client.Code(err); {
+		case err == nil && got == d.stored:
+		case code == wire.CodeStreamNotAvailable:
+			if !strings.Contains(d.node.Log(), "damage") {
+				t.Errorf("the stream is not available, and the log does not say why")
+			}
+			return
+		default:
+			t.Fatalf("reader %d is answered %d, %v; stored was %d", i, got, err, d.stored)
+		}
 	}
 }
 
