@@ -244,6 +244,22 @@ func (n *fakeNode) promote(t testing.TB, name, node string) {
 	n.do(t, &catalog.ChangeVoters{Changes: []catalog.VoterChange{c}})
 }
 
+// takeAway takes a node's replica, which does not lead, from a stream.
+func (n *fakeNode) takeAway(t testing.TB, name, node string) {
+	t.Helper()
+	s, _ := n.View().Stream("/", name)
+	c := catalog.VoterChange{Stream: s.Incarnation, Epoch: s.Epoch, Version: s.ConfigVersion}
+	setID(&c.Node, node)
+	removed := catalog.Removed{Stream: s.Incarnation, Node: c.Node}
+	for _, r := range s.Replicas {
+		if r.Node == c.Node {
+			c.Registration, removed.Registration = r.Registration, r.Registration
+		}
+	}
+	n.do(t, &catalog.ChangeVoters{Changes: []catalog.VoterChange{c}})
+	n.do(t, &catalog.RemoveReplicas{Replicas: []catalog.Removed{removed}})
+}
+
 // electOther gives a stream that has no leader one on another node.
 func (n *fakeNode) electOther(t testing.TB, name, node string) {
 	t.Helper()

@@ -227,6 +227,39 @@ func TestEpoch_aNewOneTakesThePublishersOnly(t *testing.T) {
 	consumer.wantDeliver() // never interrupted, never told
 }
 
+// TestReplica_takenAway: who reads a replica that this node is to have no more is
+// told once; another stream's readers on that connection, and others', go on.
+func TestReplica_takenAway(t *testing.T) {
+	h := serve(t, nil)
+	reader, bystander := h.open(t), h.open(t)
+	for _, stream := range []string{"s", "t"} {
+		reader.create(stream)
+	}
+	reader.subscribe(0, "s", first, 10)
+	reader.subscribe(1, "s", first, 10)
+	reader.subscribe(2, "t", first, 10)
+	bystander.subscribe(0, "t", first, 10)
+	for _, node := range []string{"n2", "n3"} {
+		h.addReplica(t, "s", node, node+".example:1234")
+		h.promote(t, "s", node)
+	}
+	h.depose(t, "s")
+	h.electOther(t, "s", "n2")
+	reader.wantSilence() // they read on through the election
+	h.takeAway(t, "s", nodeName)
+	if update, ok := reader.read().(*wire.MetadataUpdate); !ok || update.Code != wire.CodeStreamNotAvailable || update.Stream != "s" {
+		t.Fatalf("got %+v", update)
+	}
+	for id := range uint8(2) {
+		reader.wantCode(reader.ask(&wire.Unsubscribe{Correlation: reader.next(), SubscriptionID: id}), wire.CodeSubscriptionIDDoesNotExist)
+	}
+	h.fill(t, "t", 1)
+	reader.wantDeliver()
+	bystander.wantDeliver()
+	reader.wantSilence()
+	bystander.wantSilence()
+}
+
 func TestMetadata_answersEachName(t *testing.T) {
 	h := serve(t, func(c *broker.Config) { c.AdvertisedHost, c.AdvertisedPort = "broker.example", 1234 })
 	h.addUser(t, "some", "pw")

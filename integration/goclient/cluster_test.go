@@ -30,7 +30,7 @@ const (
 	metaLeader   role = "raft leader"
 	bothLeaders  role = "leader of both"
 	neither      role = "follower"
-	everyNode    role = "nodes, all at once, counted from their start:"
+	everyNode    role = "nodes all at once, from their start on"
 )
 
 // flow is a stream with all who publish to it and read it.
