@@ -42,16 +42,16 @@ func (r *frameReader) read() (int, error) {
 
 // poll reads what the socket has; false if that is nothing.
 func (r *frameReader) poll(descriptor uintptr) bool {
-	s := &r.socket
 	for {
-		s.n, s.failure = unix.Read(int(descriptor), r.space())
-		if s.failure != unix.EINTR {
-			break
+		n, err := unix.Read(int(descriptor), r.space())
+		switch err {
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			r.rest()
+			return false
 		}
+		r.socket.n, r.socket.failure = n, err
+		return true
 	}
-	if s.failure == unix.EAGAIN {
-		r.rest()
-		return false
-	}
-	return true
 }

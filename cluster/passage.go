@@ -13,7 +13,8 @@ import (
 // is told to the log with what each stage took, since publishers wait through all
 // of them.
 //
-//	handover  the old leader stops accepting, commits and has the heir hold all (D4)
+//	handover  the heir keeps up; the old leader stops accepting, commits and has
+//	          the heir hold all (D4)
 //	grant     the next epoch is in the metadata
 //	reports   the voters have promised it and reported
 //	assign    the new leader is in the metadata, where clients find it
@@ -27,14 +28,22 @@ type passage struct {
 	over  int
 }
 
-const passageStages = 5
+// The stages of a passage, in order.
+const (
+	stageHandover = iota
+	stageGrant
+	stageReports
+	stageAssign
+	stageInstall
+	passageStages
+)
 
 var passageNames = [passageStages]string{"handover", "grant", "reports", "assign", "install"}
 
-// reached notes that stage n is over, if those before it are.
-func (p *passage) reached(n int, now time.Time) {
-	if p.over == n {
-		p.ends[n] = now
+// reached notes that a stage is over, if those before it are.
+func (p *passage) reached(stage int, now time.Time) {
+	if p.over == stage {
+		p.ends[stage] = now
 		p.over++
 	}
 }
@@ -56,16 +65,16 @@ func (r *reign) passing(view *catalog.State, streams []chunk.Incarnation, steps 
 			delete(r.passages, i)
 			continue
 		case s.Epoch == p.epoch:
-			p.reached(1, now)
+			p.reached(stageGrant, now)
 		}
 		if slices.ContainsFunc(steps.Elected, func(e catalog.Assign) bool { return e.Stream == i }) {
-			p.reached(2, now)
+			p.reached(stageReports, now)
 		}
 		if s.Epoch == p.epoch && s.Led() {
-			p.reached(3, now)
+			p.reached(stageAssign, now)
 		}
 		if r.sight.IsInstalled(i, p.epoch) {
-			p.reached(4, now)
+			p.reached(stageInstall, now)
 			r.tell(s, p)
 			delete(r.passages, i)
 		}
