@@ -402,7 +402,7 @@ func TestState_orderAndFailureLeaveItAlone(t *testing.T) {
 			if tt.edit != nil {
 				tt.edit(&h)
 			}
-			if err := l.state.Check(&h, tt.payload); tt.want == ErrMalformed && !errors.Is(err, tt.want) {
+			if err := l.state.Check(&h, tt.payload); errors.Is(tt.want, ErrMalformed) && !errors.Is(err, tt.want) {
 				t.Errorf("check says %v", err)
 			}
 			if err := l.state.Apply(&h, tt.payload); !errors.Is(err, tt.want) {
