@@ -370,6 +370,11 @@ func (w *World) setClockOne() {
 		d = 2 * time.Hour
 	}
 	if d < 0 {
+		// Not to before the life began: what passes is measured by a steady clock
+		// on a machine, and by this one here.
+		if (clock{n, n.life}).Now().Add(d).Before(n.began) {
+			return
+		}
 		w.reach(markClockBack)
 	}
 	w.log("clock", "%s %v", n.id, d)

@@ -39,6 +39,7 @@ type node struct {
 	ready   []*replication.Replica
 	turning bool
 	skew    time.Duration
+	began   time.Time // of this life, by the node's clock
 
 	meta   metaDisk
 	server *server
@@ -141,6 +142,7 @@ func (n *node) start() {
 	n.life++
 	n.up, n.dead, n.turning, n.fuse = true, false, false, 0
 	n.ready = nil
+	n.began = clock{n, n.life}.Now()
 	n.entered, n.carrying = false, false
 	n.gone, n.wishes = map[protocol.NodeID]bool{}, catalog.NewWishes(n.id)
 	n.heard, n.deleted = map[chunk.Incarnation]*catalog.Stream{}, map[chunk.Incarnation]bool{}

@@ -298,6 +298,8 @@ func (w *World) markCommand(body catalog.Body, result catalog.Result) {
 		return
 	}
 	switch c := body.(type) {
+	case *catalog.GrantEpochs:
+		w.stats.Grants += done
 	case *catalog.AssignLeaders:
 		w.stats.Elections += done
 		if w.calm {

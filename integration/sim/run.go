@@ -113,12 +113,29 @@ func (w *World) settle() {
 	for w.failure == nil && w.now < end {
 		w.run(w.now+calmLook, nil)
 		if why = w.unsettled(); why == "" {
+			w.checkQuiet()
 			w.finish()
 			return
 		}
 		w.wakeUp()
 	}
 	w.violate("L1", "after %d s of calm: %s", calmMost/second, why)
+}
+
+// quiet is how long nothing may change once all is as it should be.
+const quiet = 300 * millisecond
+
+// checkQuiet: who looks at all streams again finds nothing to do (L3).
+func (w *World) checkQuiet() {
+	elections, grants := w.stats.Elections, w.stats.Grants
+	w.wakeUp()
+	w.run(w.now+quiet, nil)
+	if w.failure != nil {
+		return
+	}
+	if e, g := w.stats.Elections-elections, w.stats.Grants-grants; e+g > 0 {
+		w.violate("L3", "all was well, and yet there were %d elections and %d new epochs", e, g)
+	}
 }
 
 // wakeUp has the coordinator sweep.

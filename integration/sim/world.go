@@ -48,7 +48,7 @@ type Counts struct {
 	Published, Confirmed, Delivered, Committed    int
 	Stores, Queries, Truncations, LogResets, Gaps int
 	DiskFaults, Moves, Rolls, Starts              int
-	MetaLeaders, Commands                         int
+	MetaLeaders, Commands, Grants                 int
 }
 
 // event is something that happens at a time.
