@@ -28,14 +28,12 @@ type metaReign struct {
 // sweepInterval is cluster's.
 const sweepInterval = 10 * second
 
-// begin starts the reign of a new leader and lets the last one hear of it.
+// begin starts the reign of a new leader, maybe before the last one has heard.
 func (m *metadata) begin(n *node) {
 	if old := m.reign; old != nil && old.lives() {
+		m.w.reach(markTwoCoordinators)
 		if old.n == n {
 			old.over = true
-		} else {
-			m.w.reach(markTwoCoordinators)
-			m.w.after(m.w.between(0, raftLease), func() { old.over = true })
 		}
 	}
 	r := &metaReign{m: m, n: n, life: n.life, start: m.w.now, sight: catalog.NewSight(), agenda: catalog.NewAgenda()}
@@ -278,6 +276,7 @@ func (r *metaReign) install(n *node, i *catalog.Installation) {
 			case err == nil:
 				r.sight.Installed(s.inc, i.Epoch)
 			case ok && (errors.As(err, &refused) || errors.Is(err, replication.ErrMissing) || errors.Is(err, replication.ErrUnavailable)):
+				r.m.w.log("over", "s%d e%d: %s says %v", s.index, i.Epoch, n.id, err)
 				r.sight.Over(c, i.Epoch)
 			default:
 				r.sight.InstallFailed(s.inc, i.Epoch, r.tick())

@@ -260,6 +260,7 @@ func (n *node) ended(i chunk.Incarnation, e chunk.Epoch, heir protocol.NodeID) {
 	if c, ok := n.view.Incarnation(i); !ok || c.Epoch > e {
 		return
 	}
+	w.log("ended", "%s s%d e%d %s", n.id, w.streamOf(i).index, e, heir)
 	again := func(after int64) {
 		w.after(after, func() {
 			if n.lives(life) {

@@ -368,7 +368,6 @@ func (n *node) follow() {
 			continue
 		}
 		if _, known := n.store.Journal().State(s.Incarnation); !known {
-			n.w.reach(markForgotten)
 			waits = append(waits, s.Incarnation)
 		}
 	}
@@ -465,12 +464,49 @@ func (n *node) openFor(s *stream, brought *catalog.Stream) error {
 		}
 		n.w.reach(markFenceAhead)
 		n.heard[s.inc], known = brought, brought
+		if !ok && len(n.heard) == 1 {
+			n.lookUpHeard()
+		}
 	}
 	if _, holds := known.Replica(n.id); !holds {
 		return errNotHere
 	}
 	n.startReplica(s, known)
 	return nil
+}
+
+// heardPatience is how long a stream that a fence brought may be unknown to the
+// view before it is looked up.
+const heardPatience = second
+
+// lookUpHeard gives up streams that a fence brought and that are not in the
+// catalog any more. A snapshot in place of entries tells nothing of a stream that
+// came and went between.
+func (n *node) lookUpHeard() {
+	life := n.life
+	on := func() bool { return n.lives(life) }
+	n.w.after(heardPatience, func() {
+		leader := n.w.raft.leader
+		switch {
+		case !on() || len(n.heard) == 0:
+		case leader == nil || !n.w.raft.leads(leader) || !n.w.reaches(n, leader):
+			n.lookUpHeard()
+		default:
+			n.w.meta.seen(n, len(n.w.raft.log), on, func() {
+				for _, s := range n.w.streams {
+					if _, known := n.view.Incarnation(s.inc); n.heard[s.inc] != nil && !known {
+						n.w.reach(markHeardGone)
+						delete(n.heard, s.inc)
+						n.deleted[s.inc] = true
+						n.reconcileStream(s)
+					}
+				}
+				if len(n.heard) > 0 {
+					n.lookUpHeard()
+				}
+			})
+		}
+	})
 }
 
 // reconcileAll looks at all streams.
@@ -645,6 +681,7 @@ func (n *node) lost(life int, inc chunk.Incarnation, err error) {
 	}
 	s := n.w.streamOf(inc)
 	n.w.log("lost", "%s s%d", n.id, s.index)
+	n.w.observeCommit(n, s) // of the same turn
 	if g := n.known[inc]; g != nil {
 		g.endRun()
 		g.torn = true // what failed may have been a cut

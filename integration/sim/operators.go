@@ -19,8 +19,17 @@ func (w *World) operate(body func(n *node) catalog.Body) {
 		return
 	}
 	if b := body(n); b != nil {
-		w.meta.call(n, b, always, func(catalog.Result) {})
+		x := &asked{n: n, life: n.life}
+		w.asked = append(w.asked, x)
+		w.meta.call(n, b, always, func(catalog.Result) { x.answered = true })
 	}
+}
+
+// asked is what an operator has asked of a node in one of its lives.
+type asked struct {
+	n        *node
+	life     int
+	answered bool
 }
 
 // moveOne moves a replica to another node, adds one, or has one go.
@@ -300,11 +309,6 @@ func (w *World) markCommand(body catalog.Body, result catalog.Result) {
 	switch c := body.(type) {
 	case *catalog.GrantEpochs:
 		w.stats.Grants += done
-	case *catalog.AssignLeaders:
-		w.stats.Elections += done
-		if w.calm {
-			w.reach(markCalmElection)
-		}
 	case *catalog.ChangeVoters:
 		w.coverage[markVoterChange] += done
 	case *catalog.TransferLeaders:
@@ -339,7 +343,15 @@ func (w *World) misplaced() string {
 	if l := w.raft.leader; l == nil || !w.raft.leads(l) {
 		return "the metadata has no leader"
 	}
+	for _, x := range w.asked {
+		if !x.answered && x.n.lives(x.life) {
+			return "an operator waits"
+		}
+	}
 	for _, n := range w.nodes {
+		if w.raft.leader.gone[n.id] {
+			return fmt.Sprintf("%s takes %s for gone", w.raft.leader.id, n.id)
+		}
 		m, member := truth.Node(n.id)
 		switch {
 		case !n.entered:

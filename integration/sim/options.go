@@ -26,6 +26,7 @@ type options struct {
 	metaMax            int64 // the metadata's longest delay
 	metaLossPerMille   int
 	lagPerMille        int // of the times that a node would hear of commits
+	midwayPerMille     int // of the commands at which the metadata's leader ends
 	snapshotEvery      int // entries of raft's log
 
 	// The mean time between two faults of a kind; 0: none of them.
@@ -193,6 +194,7 @@ func (w *World) drawFaults() {
 		o.drainEvery = w.between(500*millisecond, 3*second)
 	}
 	rate(&o.lagPerMille, 700)
+	rate(&o.midwayPerMille, 100)
 	rate(&o.slowPerMille, 50)
 	rate(&o.resetPerMille, 10)
 	rate(&o.twicePerMille, 20)

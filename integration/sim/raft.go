@@ -126,6 +126,9 @@ func (r *raft) depose(why string) {
 		r.w.reach(markMetaMidway)
 	}
 	r.leader = nil
+	if old := r.w.meta.reign; old != nil {
+		r.w.after(r.w.between(0, raftLease), func() { old.over = true }) // it hears of it
+	}
 	r.electAt = r.w.now + r.w.between(20*millisecond, 500*millisecond)
 	if r.w.calm {
 		r.electAt = r.w.now
@@ -175,6 +178,13 @@ func (r *raft) offer(command []byte, answer func(int, catalog.Result)) {
 	r.taken = append(r.taken, o)
 	term := r.term
 	r.w.after(r.w.meta.delay(), func() { r.settle(term, o) })
+	if !r.w.calm && r.w.chance(r.w.opts.midwayPerMille) {
+		r.w.after(r.w.between(0, r.w.opts.metaMax), func() {
+			if r.term == term && r.leader != nil {
+				r.depose("something is under way")
+			}
+		})
+	}
 }
 
 func (r *raft) settle(term int, o *offer) {
@@ -381,6 +391,10 @@ func (w *World) checkChange(body catalog.Body, was, is *catalog.Stream) {
 		w.violate("D3", "%T leaves %q without a voter", body, is.Name)
 	}
 	if is.Led() && !was.Led() {
+		w.stats.Elections++
+		if w.calm {
+			w.reach(markCalmElection)
+		}
 		r, ok := is.Replica(is.Leader.Node)
 		if !ok || !r.Voter || r.Aside && len(votes) > 1 || is.Leader.ConfigVersion != is.ConfigVersion {
 			w.violate("A4", "%s is elected for %q by version %d, though it is %+v in version %d", is.Leader.Node, is.Name, is.Leader.ConfigVersion, r, is.ConfigVersion)

@@ -30,6 +30,7 @@ type World struct {
 	disks   int // that were given to nodes in place of others
 	streams []*stream
 	clients []client
+	asked   []*asked    // by operators
 	uids    []published // by uid
 	wiped   int64       // when a disk was emptied last
 	failure error
