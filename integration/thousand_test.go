@@ -25,8 +25,9 @@ import (
 // only far beyond them, since a machine may be busy.
 
 const (
-	// creatorConns and creatorsEach make the creates that are in flight at once.
-	creatorConns, creatorsEach = 4, 4
+	// creatorConns is how many creates are in flight at once: a connection has its
+	// commands answered one after the other.
+	creatorConns = 16
 	// fewStreams is what a cluster has before the many come; what it needs with
 	// these is what it needs without streams.
 	fewStreams = 10
@@ -58,8 +59,8 @@ func newThousandTest(t *testing.T, args ...string) (c *thousandTest, streams int
 // connected to.
 var balanced = map[string]string{"queue-leader-locator": "balanced"}
 
-// create makes streams until there are so many, by several connections with a few
-// creates in flight on each, and returns how long that took.
+// create makes streams until there are so many, by several connections, and
+// returns how long that took.
 func (c *thousandTest) create(upTo int) time.Duration {
 	c.t.Helper()
 	var conns []*client.Conn
@@ -75,10 +76,10 @@ func (c *thousandTest) create(upTo int) time.Duration {
 	work := make(chan string)
 	errs := make(chan error, len(fresh))
 	var all sync.WaitGroup
-	for i := range creatorConns * creatorsEach {
+	for i := range creatorConns {
 		all.Go(func() {
 			for name := range work {
-				if err := conns[i%creatorConns].Create(c.t.Context(), name, balanced); err != nil {
+				if err := conns[i].Create(c.t.Context(), name, balanced); err != nil {
 					errs <- fmt.Errorf("create %s: %w", name, err)
 				}
 			}
@@ -123,9 +124,18 @@ func (c *thousandTest) ledBy() map[string]string {
 	i := slices.IndexFunc(c.cluster.Nodes, (*harness.Node).Running)
 	conn := c.dial(c.cluster.Nodes[i])
 	defer conn.Close()
-	answer, err := conn.Metadata(c.t.Context(), c.names...)
+	by, err := c.ask(conn)
 	if err != nil {
 		c.t.Fatal(err)
+	}
+	return by
+}
+
+// ask is ledBy of a connection's node.
+func (c *thousandTest) ask(conn *client.Conn) (map[string]string, error) {
+	answer, err := conn.Metadata(c.t.Context(), c.names...)
+	if err != nil {
+		return nil, err
 	}
 	brokers := map[uint16]string{}
 	for b := range answer.Brokers.All() {
@@ -142,7 +152,7 @@ func (c *thousandTest) ledBy() map[string]string {
 			by[s.Stream] = brokers[s.Leader]
 		}
 	}
-	return by
+	return by, nil
 }
 
 // even fails unless each node leads its part of all streams, within ten parts of
