@@ -25,6 +25,10 @@ const (
 	// fencePatience is how long an election with a majority of reports waits
 	// for the voters that are up and have not reported: one may hold more.
 	fencePatience protocol.Tick = 100
+	// placePatience is how long a new stream's waits for the place that was chosen
+	// for it. Only who makes it waits; and of many that are made at once, a node
+	// whose disk is slower would lead none.
+	placePatience protocol.Tick = 1_000
 	// retryFirst and retryMost bound the pause before asking again what was
 	// not answered; it doubles in between.
 	retryFirst protocol.Tick = 50

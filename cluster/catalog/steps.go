@@ -156,13 +156,13 @@ func (d *decider) elect(s *Stream) {
 	decision := protocol.SelectLeader(s.Epoch, p.reports, s.Configuration(), d.preference(s)...)
 	enough := decision.Kind == protocol.Elected
 	switch {
-	case enough && (p.settled(decision.Node) || d.now >= p.since+fencePatience):
+	case enough && (p.settled(decision.Node) || d.now >= p.since+p.patience(s)):
 		p.inheritance = decision.Inheritance
 		d.steps.Elected = append(d.steps.Elected, Assign{
 			Stream: s.Incarnation, Epoch: s.Epoch, Node: decision.Node, Run: decision.Run, ConfigVersion: s.ConfigVersion,
 		})
 	case enough:
-		d.wake(s, p.since+fencePatience) // more may come, and may hold more
+		d.wake(s, p.since+p.patience(s)) // more may come, and may hold more
 	case len(p.asked) == 0:
 		d.steps.Stuck = append(d.steps.Stuck, Stuck{s, p.why(decision)})
 		p.later(d.now)
@@ -170,6 +170,14 @@ func (d *decider) elect(s *Stream) {
 	case p.retry > d.now:
 		d.wake(s, p.retry) // who failed is asked again beside who has not answered
 	}
+}
+
+// patience is how long voters are waited for that are up and have not reported.
+func (p *progress) patience(s *Stream) protocol.Tick {
+	if s.Epoch == 1 && slices.Contains(p.asked, s.Preferred) {
+		return placePatience
+	}
+	return fencePatience
 }
 
 // fence asks the voters that are up and owe a report.

@@ -133,6 +133,43 @@ func TestNextSteps_doesNotWaitForEver(t *testing.T) {
 	g.expect("s", "elect n2")
 }
 
+// A new stream waits longer for the place that was chosen for it, but not for
+// ever, nor for one that can't be asked, nor when somebody may miss a leader.
+func TestNextSteps_newStreamWaitsForItsPlace(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		then func(g *stage)
+		want string
+	}{
+		{"it is slow", func(*stage) {}, "wake 1001"},
+		{"it answers", func(g *stage) { g.report("s", "n3", 0, 0) }, "elect n3"},
+		{"it does not answer", func(g *stage) { g.tick = 1001 }, "elect n2"},
+		{"it can't be asked", func(g *stage) { g.fail("s", "n3") }, "elect n2"},
+	} {
+		g := newStage(t, "n1", "n2", "n3")
+		chosen := newStream("s", "n1", "n2", "n3")
+		chosen.Preferred, chosen.Incarnation = "n3", 4 // else the tie is n2's
+		g.ok(&CreateStreams{Streams: []NewStream{chosen}})
+		g.next("s")
+		g.report("s", "n1", 0, 0)
+		g.report("s", "n2", 0, 0)
+		g.tick = 500
+		row.then(g)
+		if got := g.next("s"); got != row.want {
+			t.Errorf("%s: %s, want %s", row.name, got, row.want)
+		}
+	}
+	g := newStage(t, "n1", "n2", "n3")
+	chosen := newStream("s", "n1", "n2", "n3")
+	chosen.Preferred = "n3"
+	g.ok(&CreateStreams{Streams: []NewStream{chosen}})
+	g.ok(&GrantEpochs{Streams: []Grant{{Stream: g.get("s").Incarnation, Epoch: 2, Prefer: "n3"}}})
+	g.next("s")
+	g.report("s", "n1", 1, 5)
+	g.report("s", "n2", 1, 6)
+	g.expect("s", "wake 101")
+}
+
 // Slow answers are awaited as long as the calls are: that is not stuck.
 func TestNextSteps_slowIsNotStuck(t *testing.T) {
 	g := newStage(t, "n1", "n2", "n3")
