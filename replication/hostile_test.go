@@ -96,7 +96,7 @@ func TestHostile_leadersChunks(t *testing.T) {
 		{"a newer format", func(g *forger) *segstore.Chunk {
 			return bent(g.user("x"), func(h []byte) { h[3]++ })
 		}},
-		{"a later message's time, and then before", func(g *forger) *segstore.Chunk { g.meta.Timestamp = 1; return g.user("x") }},
+		{"a time before the last one", func(g *forger) *segstore.Chunk { g.meta.Timestamp = 1; return g.user("x") }},
 		{"a trailer that is no tracking", func(g *forger) *segstore.Chunk {
 			g.meta.Trailer = []byte{0xff, 0xff, 0xff, 0xff, 0xff}
 			return g.user("x")
