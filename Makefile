@@ -71,10 +71,10 @@ goclient-long: ## its reliable producers and consumers on a cluster of three, ov
 	cd integration/goclient && GOCLIENT_KILLS=20 go test -run '^TestReliable_' -count 1 -timeout 60m -v ./...
 ready: build ## measure from the binary's start to its ready line, in an empty directory
 	scripts/ready.sh
-long: ## what takes too long for every change: 200 kills, 20,000 simulated clusters, the mutants, the benchmark, a minute of fuzzing each; goes on where it was
+long: ## what takes too long for every change, an hour on two cores: clusters under faults, benchmarks, 20,000 simulated clusters, walks; goes on where it was
 	scripts/long.sh
-soak: ## kill tests until interrupted
-	while $(MAKE) kill-test ROUNDS=50; do :; done
+soak: ## what finds more the longer it runs, for HOURS (8): kills, new seeds, crash states, mutants, fuzzing
+	scripts/soak.sh
 ci: ## what a change must pass before it lands
 	.ci/run
 clean: ## remove what was built
