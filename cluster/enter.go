@@ -93,14 +93,26 @@ func (c *Cluster) sayWhatLacks(ctx context.Context) (stop func()) {
 		for {
 			select {
 			case <-tick.C:
-				leader, _ := c.Leader()
-				c.log.Warn("waiting for the cluster's other nodes", "metadata leader", leader, "linked", c.presence.names(true), "not linked", c.presence.names(false))
+				line, figures := c.whatLacks()
+				c.log.Warn(line, figures...)
 			case <-ctx.Done():
 				return
 			}
 		}
 	})
 	return cancel
+}
+
+// whatLacks is what a node that can't come in waits for: room on its own disk,
+// or others.
+func (c *Cluster) whatLacks() (line string, figures []any) {
+	if full := c.meta.store.latched.reason(); full != nil {
+		return "waiting for space on this node's disk", []any{"error", full}
+	}
+	leader, _ := c.Leader()
+	return "waiting for the cluster's other nodes", []any{
+		"metadata leader", leader, "linked", c.presence.names(true), "not linked", c.presence.names(false),
+	}
 }
 
 // begin gives a new cluster what it begins with. A founding that was cut short

@@ -273,3 +273,17 @@ func TestReopen_keepsAll(t *testing.T) {
 		t.Errorf("a reopening of the metadata cost stream s1 its epoch: %d", s.Epoch)
 	}
 }
+
+// TestEnter_saysThatTheDiskIsFull: a start that waits for room on the node's own
+// disk does not blame the others.
+func TestEnter_saysThatTheDiskIsFull(t *testing.T) {
+	c := open(t, t.TempDir(), newReplicas(newDisk(), 1))
+	if line, _ := c.whatLacks(); !strings.Contains(line, "other nodes") {
+		t.Errorf("with room: %q", line)
+	}
+	c.meta.store.latched.waits.Store(true)
+	defer c.meta.store.latched.waits.Store(false)
+	if line, figures := c.whatLacks(); !strings.Contains(line, "space on this node's disk") || len(figures) == 0 {
+		t.Errorf("without: %q %v", line, figures)
+	}
+}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/replication/protocol"
@@ -17,6 +18,9 @@ import (
 // Errors: ErrStreamMissing, ErrReplicaMissing and ErrUnsafe of the catalog for a
 // node that can't lead the stream; ErrUnavailable.
 func (c *Cluster) MoveLeader(ctx context.Context, stream chunk.Incarnation, to protocol.NodeID) error {
+	if s, ok := c.View().Incarnation(stream); ok && slices.Contains(s.Voters(), to) && !c.Up(to) {
+		return fmt.Errorf("%w: node %q does not answer; start it, or let another lead", catalog.ErrUnsafe, to)
+	}
 	changed := make(chan struct{}, 1)
 	defer c.Subscribe(func(changes []catalog.Change) {
 		for _, x := range changes {

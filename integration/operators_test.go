@@ -48,7 +48,8 @@ func (o *operators) run(at *harness.Node, args ...string) said {
 	}
 	ctx, cancel := context.WithTimeout(o.t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, append(args, "--addr", at.HTTP)...)
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = append(os.Environ(), "MILLRACE_ADDR="+at.HTTP)
 	var out, problem strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &problem
 	begin := time.Now()
