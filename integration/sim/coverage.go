@@ -69,7 +69,7 @@ const (
 	markSeenWrongly
 	markFenceLost
 	markFenceAhead
-	markHeardGone
+	markHeardAlone
 	markDiskReplaced
 	markRecreated
 	markTransfer
@@ -146,7 +146,7 @@ var markNames = [marks][2]string{
 	markSeenWrongly:     {"presence", "the coordinator takes a node for gone that is there"},
 	markFenceLost:       {"A3", "a fence, or what is answered to the coordinator, gets lost"},
 	markFenceAhead:      {"A3", "a fence comes before the catalog that it is of"},
-	markHeardGone:       {"I29", "a stream is gone that a node has heard of by a fence alone"},
+	markHeardAlone:      {"I29", "a node has heard of a stream by a fence alone"},
 	markDiskReplaced:    {"D1", "a node comes back with an empty disk"},
 	markRecreated:       {"I29", "a stream is made whose name was another's"},
 	markTransfer:        {"D4", "an operator wants a leader elsewhere"},

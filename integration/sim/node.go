@@ -465,6 +465,7 @@ func (n *node) openFor(s *stream, brought *catalog.Stream) error {
 		n.w.reach(markFenceAhead)
 		n.heard[s.inc], known = brought, brought
 		if !ok && len(n.heard) == 1 {
+			n.w.reach(markHeardAlone)
 			n.lookUpHeard()
 		}
 	}
@@ -495,7 +496,6 @@ func (n *node) lookUpHeard() {
 			n.w.meta.seen(n, len(n.w.raft.log), on, func() {
 				for _, s := range n.w.streams {
 					if _, known := n.view.Incarnation(s.inc); n.heard[s.inc] != nil && !known {
-						n.w.reach(markHeardGone)
 						delete(n.heard, s.inc)
 						n.deleted[s.inc] = true
 						n.reconcileStream(s)
