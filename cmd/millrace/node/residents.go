@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,6 +40,8 @@ type residents struct {
 	log      hclog.Logger
 	// forgot: the node was a member, and its journal is gone.
 	forgot bool
+	// patience is with streams that only fences have told of.
+	patience time.Duration
 
 	ctx    context.Context // ends with stop
 	cancel context.CancelFunc
@@ -76,7 +79,7 @@ func newResidents(c *config.Config, store *segstore.Store, replicas *replication
 		node: protocol.NodeID(c.NodeName), store: store, replicas: replicas, tracking: c.Tracking, log: log,
 		places: make(chan struct{}, settlesMax), wake: make(chan struct{}, 1),
 		heard: map[chunk.Incarnation]*catalog.Stream{}, deleted: map[chunk.Incarnation]time.Time{}, busy: map[chunk.Incarnation]bool{},
-		pauses: map[chunk.Incarnation]time.Duration{},
+		pauses: map[chunk.Incarnation]time.Duration{}, patience: heardPatience,
 	}
 	r.free = sync.NewCond(&r.mu)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
@@ -105,6 +108,55 @@ func (r *residents) follow(c *cluster.Cluster) {
 	}
 	r.touch(here...)
 	r.work.Go(func() { r.putAway(c) })
+	r.work.Go(func() { r.lookUpHeard(c) })
+}
+
+// heardPatience is how long a stream that a fence brought may be unknown to the
+// catalog here before it is looked up, at most twice that.
+const heardPatience = time.Second
+
+// lookUpHeard gives up streams that a fence brought and that the catalog has no
+// more. Their deletion is told like any other, but where the catalog was taken
+// from a snapshot: that tells nothing of a stream that came and went.
+func (r *residents) lookUpHeard(c *cluster.Cluster) {
+	tick := time.NewTicker(r.patience)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-r.ctx.Done():
+			return
+		}
+		unknown := r.heardAlone(c.View())
+		if len(unknown) == 0 || c.Current(r.ctx) != nil {
+			continue // nobody to ask: at a later tick
+		}
+		view := c.View() // it has all that fences before the question were about
+		unknown = slices.DeleteFunc(unknown, func(i chunk.Incarnation) bool {
+			_, known := view.Incarnation(i)
+			return known
+		})
+		r.mu.Lock()
+		for _, i := range unknown {
+			delete(r.heard, i)
+			r.bury(i)
+		}
+		r.mu.Unlock()
+		r.touch(unknown...)
+	}
+}
+
+// heardAlone are the streams that a fence brought and a view does not know.
+func (r *residents) heardAlone(view *catalog.State) []chunk.Incarnation {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var unknown []chunk.Incarnation
+	for i := range r.heard {
+		if _, known := view.Incarnation(i); !known {
+			unknown = append(unknown, i)
+		}
+	}
+	return unknown
 }
 
 // forget remembers that what a replica promised here is not known any more, so

@@ -79,6 +79,7 @@ func (c *company) start(id protocol.NodeID, l net.Listener, address func(protoco
 	var err error
 	n.cluster, err = cluster.Open(c.context(), cluster.Config{Dir: n.config.DataDir, Node: id, Fencer: b.fencer})
 	c.must(err)
+	n.residents.patience = time.Hour // the company's stream is in no catalog
 	n.residents.follow(n.cluster)
 	n.mux, err = link.NewMux(link.MuxConfig{Listener: l, Cluster: "c", Node: id, Security: secret{}, Address: address})
 	c.must(err)
