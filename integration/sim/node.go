@@ -694,4 +694,10 @@ func (n *node) lost(life int, inc chunk.Incarnation, err error) {
 	if c, ok := n.stream(inc); ok && c.Leader.Node == n.id {
 		n.ended(inc, c.Epoch, "")
 	}
+	// The view may show only later that the run led: it is looked at once more.
+	n.w.after(second, func() {
+		if n.lives(life) {
+			n.reconcileStream(s)
+		}
+	})
 }

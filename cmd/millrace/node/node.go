@@ -369,7 +369,14 @@ func (n *Node) lost(stream chunk.Incarnation, err error) {
 			c.LeaderOver(stream, s.Epoch)
 		}
 	})
+	// The catalog here may show only later that the run led: the next run is then
+	// another one than the leader's, which ends the epoch.
+	time.AfterFunc(lostPatience, func() { n.residents.touch(stream) })
 }
+
+// lostPatience is how long a replica has to begin its next run before it is looked
+// at again.
+const lostPatience = 2 * time.Second
 
 // evicted says that a stream has more readers or publishers than it keeps.
 func (n *Node) evicted(stream chunk.Incarnation, s tracking.Stats) {
