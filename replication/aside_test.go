@@ -156,6 +156,38 @@ func TestHurt_soleVoter(t *testing.T) {
 	}
 }
 
+// A node that starts may hear of its replica's new entry before it hears who
+// else holds the stream. The damaged end of the only replica stays all the same.
+func TestHurt_soleVotersEnd(t *testing.T) {
+	m := vfs.NewMem()
+	before := newFixture(t, m, "/data")
+	before.lead(1)
+	p := before.declare("p")
+	for i := range uint64(20) {
+		before.publish(p, numbered(1+10*i, 10, 1000)...)
+	}
+	file := before.segmentFile(before.replica.log.Load().Segments()[0])
+	crashed := m.Crash(vfs.Policy{Writes: vfs.KeepAll, Names: vfs.KeepAll}, vfs.Seeded(1))
+	before.must(crashed.Edit(file, func(b []byte) []byte { b[len(b)/2] ^= 8; return b }))
+	f := before.on(crashed)
+	size := func() int {
+		b, err := vfs.ReadFile(crashed, file)
+		f.must(err)
+		return len(b)
+	}
+	whole := size()
+	registered := make(chan error, 1)
+	f.node.BeginRegistered(streamUnderTest, 1, 5, func(err error) { registered <- err })
+	f.must(<-registered)
+	f.must(f.node.Configure(t.Context(), streamUnderTest, alone))
+	if err := f.replica.log.Load().Err(); !errors.Is(err, segstore.ErrDamaged) {
+		t.Errorf("the end is damaged, the log says %v", err)
+	}
+	if n := size(); n != whole {
+		t.Errorf("its file was cut from %d bytes to %d", whole, n)
+	}
+}
+
 // Wholly below the known commit it is the segment's alone.
 func TestHurt_belowCommit(t *testing.T) {
 	f := newFixture(t, vfs.NewMem(), "/data", smallSegments)

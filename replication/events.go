@@ -87,7 +87,10 @@ func (r *Replica) request(e *event) {
 		e.input.Known = t.run.log.Tracking().Known()
 	}
 	r.step(*e.input)
-	if e.input.Kind == protocol.InRegistered {
+	if e.input.Kind == protocol.InRegistered && t.run != nil {
+		t.run.registered = true
+	}
+	if e.input.Kind == protocol.InRegistered || e.input.Kind == protocol.InConfig {
 		r.dropDamage()
 	}
 	if t.lead {

@@ -119,9 +119,14 @@ func (r *Replica) hold(out *protocol.Output) {
 // dropDamage drops the damaged end of the log, once the metadata has set this
 // replica aside: a leader fills it again (A7). The only replica of a stream keeps
 // its damage, which every start finds and names: there is nothing to put there.
+// Which of both it is the configuration tells, whichever comes first.
 func (r *Replica) dropDamage() {
 	t := &r.turns
-	if t.failed != nil || t.run == nil || t.run.protocol.Alone() || !errors.Is(t.run.log.Err(), segstore.ErrDamaged) {
+	if t.failed != nil || t.run == nil || !t.run.registered || !t.run.protocol.Configured() {
+		return
+	}
+	t.run.registered = false
+	if t.run.protocol.Alone() || !errors.Is(t.run.log.Err(), segstore.ErrDamaged) {
 		return
 	}
 	found, err := t.run.log.DropDamaged()

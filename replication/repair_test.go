@@ -36,8 +36,11 @@ func (f *fixture) sealedFile(i int) string {
 	if !info.Sealed {
 		f.t.Fatalf("segment %d is not sealed", i)
 	}
-	dirs, err := f.store.List(), error(nil)
-	f.must(err)
+	return f.segmentFile(info)
+}
+
+func (f *fixture) segmentFile(info segstore.SegmentInfo) string {
+	dirs := f.store.List()
 	dir := dirs[0].Hash + "-" + dirs[0].Incarnation.String()
 	return path.Join(f.store.Dir(), "streams", dir, info.Name().String()+".seg")
 }

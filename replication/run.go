@@ -22,6 +22,9 @@ type run struct {
 	syncing bool
 	syncID  uint64
 	synced  func(chunk.Tail, error) // its answer, bound once
+	// registered: the metadata has set this run's replica aside, and it has not
+	// looked yet whether its log's end is damaged.
+	registered bool
 }
 
 // startRun opens the log and begins a run under a new id. The replica follows
