@@ -31,8 +31,8 @@ func (d *decider) wanted(s *Stream) protocol.NodeID {
 	if s.Target != "" && s.transferable(s.Target) == nil && d.sight.Present(s.Target) == Up {
 		return s.Target
 	}
-	if d.draining(s.Leader.Node) == 0 {
-		return ""
+	if r, _ := s.Replica(s.Leader.Node); r.Voter && d.draining(s.Leader.Node) == 0 {
+		return "" // one that votes no more yields by itself, but may not have been heard
 	}
 	for _, id := range d.preference(s) {
 		if id != s.Leader.Node && d.draining(id) == 0 && s.transferable(id) == nil && d.sight.Present(id) == Up {

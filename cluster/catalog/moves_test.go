@@ -100,6 +100,19 @@ func TestNextSteps_drainDespiteAWish(t *testing.T) {
 	g.expect("s", "n1 hands over to n3")
 }
 
+// A leader that votes no more yields by itself; where the coordinator that heard
+// it is gone, the next one asks.
+func TestNextSteps_leaderThatVotesNoMore(t *testing.T) {
+	g := newStage(t, "n1", "n2", "n3")
+	g.settle("s", "n1", "n2", "n3")
+	s := g.get("s")
+	g.ok(&RetireReplicas{Replicas: []Retired{{Stream: s.Incarnation, Node: "n1"}}})
+	g.ok(&ChangeVoters{Changes: []VoterChange{{Stream: s.Incarnation, Epoch: 1, Version: 1, Node: "n1"}}})
+	if got := g.next("s"); got != "n1 hands over to n2" && got != "n1 hands over to n3" {
+		t.Errorf("the steps are %q, want a handing over", got)
+	}
+}
+
 func TestTransferLeaders_endsWithTheReplica(t *testing.T) {
 	for _, leave := range []func(*Stream) Body{
 		func(s *Stream) Body {
