@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/segstore/vfs"
 )
 
 func TestDeclare_duplicates(t *testing.T) {
@@ -89,5 +91,44 @@ func TestPublishers_forgetKeepsWhatIsInUse(t *testing.T) {
 	ps.forget(idle[1])
 	if ps.find("a") != nil || ps.count() != 0 {
 		t.Fatal("a reference without sessions is kept")
+	}
+}
+
+// gateSink keeps a turn waiting in its answer until the gate opens.
+type gateSink struct {
+	*collector
+	entered, open chan struct{}
+}
+
+func (s gateSink) Confirmed(b *Batch) {
+	close(s.entered)
+	<-s.open
+	s.collector.Confirmed(b)
+}
+
+// A batch that comes in the turn in which the replica closes is answered once.
+func TestPublish_besideTheClose(t *testing.T) {
+	f := newFixture(t, vfs.NewMem(), "/data")
+	f.lead(1)
+	p := f.declare("")
+	gate := gateSink{newCollector(), make(chan struct{}), make(chan struct{})}
+	f.replica.Publish(batchOf(p, gate, message{id: 1, body: "first"}))
+	<-gate.entered
+	sink := newCollector()
+	f.replica.Publish(batchOf(p, sink, message{id: 2, body: "second"}))
+	closed := make(chan error, 1)
+	if !f.replica.post(event{kind: eventClose, done: func(err error) { closed <- err }}) {
+		t.Fatal("the replica takes no event")
+	}
+	close(gate.open)
+	f.must(<-closed)
+	_ = sink.wait(t, 1)
+	sink.mu.Lock()
+	defer sink.mu.Unlock()
+	if len(sink.errs) != 1 {
+		t.Errorf("the batch is answered %d times: %v", len(sink.errs), sink.errs)
+	}
+	if q := f.replica.queued.Load(); q != 0 {
+		t.Errorf("%d bytes count as queued", q)
 	}
 }

@@ -223,6 +223,8 @@ func (r *Replica) takeBatches() {
 	for _, b := range t.batches {
 		t.held.push(b)
 	}
+	clear(t.batches)
+	t.batches = t.batches[:0] // a turn that closes takes a second time
 	for t.held.len() > 0 {
 		switch r.accept() {
 		case protocol.Hold:
