@@ -212,7 +212,8 @@ func number(t *testing.T, key string, otherwise int) int {
 }
 
 // TestCluster_kills kills nodes under load by kill -9: in turn the one that leads
-// the metadata, which leads a stream too, and another leader of a stream.
+// the metadata and a stream too, another leader of a stream, and the one that
+// leads the metadata alone.
 func TestCluster_kills(t *testing.T) {
 	c := newClusterTest(t)
 	c.start()
@@ -220,13 +221,21 @@ func TestCluster_kills(t *testing.T) {
 	worst := map[string]time.Duration{}
 	for i := range kills {
 		victim, who := c.cluster.MetaLeader(), "metadata leader"
-		if i%2 == 1 {
+		switch i % 3 {
+		case 1:
 			for _, s := range c.streams {
 				if leader := c.cluster.Leader(s.name); leader != victim {
 					victim, who = leader, "stream leader"
 					break
 				}
 			}
+		case 2:
+			for _, s := range c.streams {
+				if c.cluster.Leader(s.name) == victim {
+					c.move(s, c.cluster.Others(victim)[0])
+				}
+			}
+			c.flows()
 		}
 		led := 0
 		for _, s := range c.streams {
