@@ -336,6 +336,7 @@ type fakeReplica struct {
 	count      int
 	closed     bool
 	refuseWith error // what Publish answers instead
+	refuseOnce bool  // and then no more
 }
 
 func newFakeReplica(log *segstore.Log, incarnation chunk.Incarnation, filterSize int) *fakeReplica {
@@ -403,6 +404,9 @@ func (r *fakeReplica) Publish(b *replication.Batch) {
 		failure = replication.ErrFenced
 	}
 	if failure != nil {
+		if r.refuseOnce {
+			r.refuseWith, r.refuseOnce = nil, false
+		}
 		r.mu.Unlock()
 		b.Sink.Failed(b, failure)
 		return
@@ -511,6 +515,13 @@ func (r *fakeReplica) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refuseWith = err
+}
+
+// failOnce fails one batch.
+func (r *fakeReplica) failOnce(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refuseWith, r.refuseOnce = err, true
 }
 
 func (r *fakeReplica) Sequence(reference string, answer func(uint64, bool, error)) {

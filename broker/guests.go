@@ -94,7 +94,7 @@ func (b *Broker) declareGuest(node string, body []byte) error {
 	if err != nil {
 		return err
 	}
-	b.guests.add(node, d.publisher, &localPublisher{replica, p})
+	b.guests.add(node, d.publisher, &localPublisher{replica: replica, publisher: p, named: d.reference != ""})
 	return nil
 }
 
@@ -183,19 +183,29 @@ func (q *guestQueue) giveUp(which func(*guestBatch) bool) {
 		if !which(&g) {
 			return false
 		}
-		g.settled(g.batch, replication.ErrUnavailable)
+		g.publisher.holed.Store(true)
+		g.settled(g.batch, errPublisherUnknown)
 		return true
 	})
 }
 
 func (g guestBatch) publish() {
+	if g.publisher.holed.Load() {
+		g.settled(g.batch, errPublisherUnknown)
+		return
+	}
 	g.batch.Publisher, g.batch.Sink = g.publisher.publisher, &g
 	g.publisher.replica.Publish(g.batch)
 }
 
 func (g *guestBatch) Confirmed(b *replication.Batch) { g.settled(b, nil) }
 
-func (g *guestBatch) Failed(b *replication.Batch, err error) { g.settled(b, err) }
+func (g *guestBatch) Failed(b *replication.Batch, err error) {
+	if g.publisher.named && leavesHole(err) {
+		g.publisher.holed.Store(true) // before a later batch comes
+	}
+	g.settled(b, err)
+}
 
 func (g *guestBatch) settled(b *replication.Batch, err error) {
 	giveBatch(b)

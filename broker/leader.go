@@ -59,7 +59,7 @@ func (l *local) declare(reference string) (handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &localPublisher{l.replica, p}, nil
+	return &localPublisher{replica: l.replica, publisher: p, named: reference != ""}, nil
 }
 
 func (l *local) sequence(reference string) (uint64, error) {
@@ -97,6 +97,9 @@ func (l *local) queryOffset(reference string) (chunk.Offset, bool, error) {
 type localPublisher struct {
 	replica   Replica
 	publisher *replication.Publisher
+	named     bool
+	// holed: a guest's batch was not taken, and those behind it must not be.
+	holed atomic.Bool
 }
 
 func (p *localPublisher) publish(b *replication.Batch, _ []byte) error {

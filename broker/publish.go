@@ -21,8 +21,13 @@ func (s *session) publish(payload []byte) error {
 	s.mu.Lock()
 	p := s.publishers[frame.PublisherID]
 	s.mu.Unlock()
-	if p == nil {
+	switch {
+	case p == nil:
 		s.refuseEntries(&frame, 0, wire.CodePublisherDoesNotExist)
+		return nil
+	case p.holed.Load():
+		p.errored.Add(uint64(frame.Count))
+		s.refuseEntries(&frame, 0, wire.CodeStreamNotAvailable)
 		return nil
 	}
 	if err := s.awaitRoom(); err != nil {
@@ -130,7 +135,19 @@ func (p *publisher) Confirmed(b *replication.Batch) { p.session.out.settle(p, b,
 
 // Failed takes back a batch of which nothing will be confirmed. It is called
 // from a replica's turn, or from Publish.
-func (p *publisher) Failed(b *replication.Batch, err error) { p.session.out.settle(p, b, err) }
+func (p *publisher) Failed(b *replication.Batch, err error) {
+	if p.reference != "" && leavesHole(err) {
+		p.holed.Store(true) // before a later batch comes
+	}
+	p.session.out.settle(p, b, err)
+}
+
+// leavesHole says whether a named publisher must end with a refused batch. Were
+// a later batch of its stored, the refused one would count as a duplicate when
+// it is sent again: it would be confirmed, and be nowhere.
+func leavesHole(err error) bool {
+	return err != nil && !unknown(err) && !errors.Is(err, replication.ErrFenced)
+}
 
 // settle appends the confirms and errors that settled batches ask for, those of
 // one publisher together. It runs in the writer goroutine.
@@ -195,6 +212,9 @@ func (w *writer) failed(p *publisher, b *replication.Batch, err error) {
 	w.session.broker.stats.count(code)
 	w.session.broker.stats.errored.Add(uint64(len(ids)))
 	w.run = appendErrors(w.run, p.id, ids, code, w.session.frameMax)
+	if p.holed.Load() {
+		w.session.endPublishers(p.tie.stream.Incarnation) // told behind the errors
+	}
 }
 
 var batches = sync.Pool{New: func() any { return new(replication.Batch) }}

@@ -407,3 +407,67 @@ func TestPublish_filterValuesReachTheChunk(t *testing.T) {
 		}
 	}
 }
+
+// TestPublish_refusedBatchEndsANamedPublisher: what is sent behind a refused batch
+// is not stored. Else the refused one would be confirmed as a duplicate when it is
+// sent again, and be nowhere.
+func TestPublish_refusedBatchEndsANamedPublisher(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		n := serveTwo(t, nil)
+		n.created(t, "s")
+		p := n.leader.open(t)
+		if remote {
+			p = n.open(t)
+		}
+		p.declare(0, "r", "s")
+		p.declare(1, "", "s")
+		p.publish(0, 1, "a")
+		p.wantConfirms(0, 1, 1)
+		n.replica(t, "s").fail(replication.ErrBacklog)
+		p.publish(0, 2, "b", "c")
+		p.wantErrors(0, wire.CodeStreamNotAvailable, 2, 3)
+		if update, ok := p.read().(*wire.MetadataUpdate); !ok || update.Stream != "s" {
+			t.Fatalf("got %+v", update)
+		}
+		n.replica(t, "s").fail(nil)
+		p.publish(0, 4, "d")
+		p.wantErrors(0, wire.CodePublisherDoesNotExist, 4)
+		p.publish(1, 1, "-") // clients take what they are told for all publishers of the stream
+		p.wantErrors(1, wire.CodePublisherDoesNotExist, 1)
+		p.declare(1, "", "s")
+		if code := p.declare(0, "r", "s"); code != wire.CodeOK {
+			t.Fatalf("declare again: %s", code)
+		}
+		p.publish(0, 2, "b", "c", "d")
+		p.wantConfirms(0, 2, 3)
+		if _, next := n.replica(t, "s").Committed(); next != 4 {
+			t.Errorf("%d messages are stored, want 4", next)
+		}
+		n.replica(t, "s").fail(replication.ErrBacklog)
+		p.publish(1, 5, "e") // one without a name has no duplicates, and stays
+		p.wantErrors(1, wire.CodeStreamNotAvailable, 5)
+		n.replica(t, "s").fail(nil)
+		p.publish(1, 6, "f")
+		p.wantConfirms(1, 6, 1)
+	}
+}
+
+// TestPublish_behindARefusedBatch: what came together with a refused batch is
+// refused as well.
+func TestPublish_behindARefusedBatch(t *testing.T) {
+	n := serveTwo(t, nil)
+	n.created(t, "s")
+	p := n.open(t)
+	p.declare(0, "r", "s")
+	replica := n.replica(t, "s")
+	replica.failOnce(replication.ErrBacklog)
+	for id := uint64(1); id <= 20; id++ {
+		p.publish(0, id, "m")
+	}
+	p.skip = map[wire.Key]bool{wire.KeyPublishError: true, wire.KeyMetadataUpdate: true, wire.KeyPublishConfirm: true}
+	p.ask(&wire.Metadata{Correlation: p.next()})
+	eventually(t, "every frame is answered", func() bool { return n.broker.Stats().Unconfirmed == 0 })
+	if _, next := replica.Committed(); next != 0 {
+		t.Errorf("%d messages are stored behind one that was refused", next)
+	}
+}

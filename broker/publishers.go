@@ -23,8 +23,9 @@ type publisher struct {
 	epoch     chunk.Epoch // of the leader that it was declared with
 
 	// gone is set when the id no longer means this publisher; fenced when
-	// another session took its reference over.
-	gone, fenced atomic.Bool
+	// another session took its reference over; holed when a batch was refused that
+	// may be sent again.
+	gone, fenced, holed atomic.Bool
 	// Entries, for operators.
 	published, confirmed, errored atomic.Uint64
 }
@@ -149,6 +150,16 @@ func (s *session) fence(p *publisher) {
 	if s.removePublisher(p) {
 		s.loosen(p.tie)
 	}
+}
+
+// endPublishers takes a stream's publishers away, one of which has a hole, and
+// tells the client, which looks where they stand and declares them anew: clients
+// take the message for all of them.
+func (s *session) endPublishers(stream chunk.Incarnation) {
+	s.dropTie(stream, loss{
+		publisher:    func(*publisher) bool { return true },
+		subscription: func(*subscription) bool { return false },
+	})
 }
 
 // hears says whether confirms and errors of the publisher's batches mean
