@@ -150,12 +150,14 @@ func (c *cutTest) awaitRead(s *clusterStream, watchers []*harness.Watcher) {
 // stray is a client that stays with the leader that is cut off, and sends
 // messages that nobody must ever find.
 type stray struct {
-	conn *client.Conn
-	pub  *client.Publisher
-	next uint64
+	conn    *client.Conn
+	pub     *client.Publisher
+	declare func() error // pub anew
+	next    uint64
 
 	mu        sync.Mutex // guards all below
 	confirmed uint64     // the highest id
+	all       []uint64   // every id confirmed
 	refused   []wire.PublishingError
 	changed   chan struct{} // capacity 1
 }
@@ -176,23 +178,26 @@ func (c *cutTest) stray(s *clusterStream, leader *harness.Node) *stray {
 		default:
 		}
 	}
-	var err error
-	y.pub, err = y.conn.DeclarePublisher(c.t.Context(), client.PublisherConfig{
-		Stream: s.name, Reference: strayName, FrameMessages: 4,
-		Confirmed: func(ids []uint64) {
-			y.mu.Lock()
-			defer y.mu.Unlock()
-			y.confirmed = max(y.confirmed, slices.Max(ids))
-			note()
-		},
-		Refused: func(refused []wire.PublishingError) {
-			y.mu.Lock()
-			defer y.mu.Unlock()
-			y.refused = append(y.refused, refused...)
-			note()
-		},
-	})
-	if err != nil {
+	y.declare = func() (err error) {
+		y.pub, err = y.conn.DeclarePublisher(c.t.Context(), client.PublisherConfig{
+			Stream: s.name, Reference: strayName, FrameMessages: 4,
+			Confirmed: func(ids []uint64) {
+				y.mu.Lock()
+				defer y.mu.Unlock()
+				y.confirmed = max(y.confirmed, slices.Max(ids))
+				y.all = append(y.all, ids...)
+				note()
+			},
+			Refused: func(refused []wire.PublishingError) {
+				y.mu.Lock()
+				defer y.mu.Unlock()
+				y.refused = append(y.refused, refused...)
+				note()
+			},
+		})
+		return err
+	}
+	if err := y.declare(); err != nil {
 		c.t.Fatal(err)
 	}
 	return y
@@ -205,10 +210,21 @@ func (y *stray) send(c *cutTest, s *clusterStream, bytes int) {
 		y.next++
 		s.ledger.Sent(strayProducer, y.next)
 		if err := y.pub.Send(y.next, harness.AppendMessage(nil, strayProducer, y.next, strayBytes)); err != nil {
-			c.t.Fatal(err)
+			y.ended(c, err)
+			return
 		}
 	}
 	if err := y.pub.Flush(); err != nil {
+		y.ended(c, err)
+	}
+}
+
+// ended: a publisher with a name ends with the first message that is refused.
+func (y *stray) ended(c *cutTest, err error) {
+	c.t.Helper()
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if len(y.refused) == 0 {
 		c.t.Fatal(err)
 	}
 }
@@ -307,6 +323,51 @@ func (c *cutTest) minority() {
 	}
 	c.t.Logf("FIGURE %s: a stream's leader in the minority took %d MiB in %d ms, refused the rest and confirmed nothing; %d ms after healing it had taken all back, tracking too; others' longest gap %d ms",
 		c.t.Name(), accepted>>20, refusedAfter.Milliseconds(), back.Milliseconds(), gap.Milliseconds())
+}
+
+// apart cuts all nodes from each other, so that nobody is elected and the leader
+// goes on when they meet again. A publisher that it refused messages goes on where
+// it was, and then sends them again: what is confirmed to it must be there.
+func (c *cutTest) apart() {
+	s := c.streams[0]
+	leader := c.cluster.Leader(s.name)
+	y := c.stray(s, leader)
+	y.settled(c, s)
+	at := c.cut(func() {
+		for i, n := range c.cluster.Nodes {
+			for _, other := range c.cluster.Nodes[i+1:] {
+				c.network.CutBoth(n, other)
+			}
+		}
+	})
+	y.send(c, s, uncommittedMax+uncommittedSlack)
+	y.await(c, "refusal of what is beyond the bound", func() bool { return len(y.refused) > 0 })
+	back := c.heal()
+	y.mu.Lock()
+	from := y.refused[0].ID
+	y.mu.Unlock()
+	y.send(c, s, strayBytes)
+	if y.pub.Flush() != nil {
+		if err := y.declare(); err != nil {
+			c.t.Fatal(err)
+		}
+		from = y.pub.Last() + 1
+	}
+	for id := from; id <= y.next; id++ {
+		if err := y.pub.Send(id, harness.AppendMessage(nil, strayProducer, id, strayBytes)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	if err := y.pub.Flush(); err != nil {
+		c.t.Fatal(err)
+	}
+	y.await(c, "confirms of what was sent again", func() bool { return slices.Contains(y.all, y.next) && slices.Contains(y.all, from) })
+	y.mu.Lock()
+	for _, id := range y.all {
+		s.ledger.Confirmed(strayProducer, id)
+	}
+	y.mu.Unlock()
+	c.t.Logf("all apart for %d ms, level %d ms after; sent again from %d of %d", time.Since(at).Milliseconds(), back.Milliseconds(), from, y.next)
 }
 
 // fromMetadata cuts a stream's leader from the metadata's, and from none
@@ -413,6 +474,7 @@ var cuts = []struct {
 	{"muteMetadata", (*cutTest).muteMetadata},
 	{"deafMetadata", (*cutTest).deafMetadata},
 	{"flicker", (*cutTest).flicker},
+	{"apart", (*cutTest).apart},
 }
 
 func TestPartition(t *testing.T) {
