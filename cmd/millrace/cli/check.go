@@ -85,7 +85,7 @@ func showStop(w io.Writer, c *admin.StopCheck) error {
 		lines = append(lines, "stream "+s)
 	}
 	if c.Safe {
-		lines = append(lines, fmt.Sprintf("%s may be stopped: metadata and %d streams with a replica there go on", c.Node, c.Checked))
+		lines = append(lines, fmt.Sprintf("%s may be stopped: metadata and %s with a replica there go on", c.Node, some(c.Checked, "stream")))
 	}
 	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 	return err

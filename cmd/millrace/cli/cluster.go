@@ -220,7 +220,7 @@ turned away; with an empty data directory it can join again.`,
 			return noMember(args[0], c)
 		}
 		if !yes {
-			warning := fmt.Sprintf("This moves the %d replicas of %s (%s) to other nodes, then ends its membership.", m.Replicas, m.Node, m.State)
+			warning := fmt.Sprintf("This moves %s of %s (%s) to other nodes, then ends its membership.", some(m.Replicas, "replica"), m.Node, m.State)
 			if err := confirm(t, warning, m.Node); err != nil {
 				return err
 			}
@@ -233,7 +233,7 @@ turned away; with an empty data directory it can join again.`,
 			done = "removed"
 			if err := l.until(cmd.Context(), t, func(c admin.Cluster) (bool, string) {
 				m, still := member(c, args[0])
-				return !still, fmt.Sprintf("%s still has %d replicas", m.Node, m.Replicas)
+				return !still, fmt.Sprintf("%s still has %s", m.Node, some(m.Replicas, "replica"))
 			}); err != nil {
 				return err
 			}

@@ -12,6 +12,14 @@ import (
 
 func count(n uint64) string { return humanize.BigComma(new(big.Int).SetUint64(n)) }
 
+// some is a number of things as a person says it: 1 segment, 2 segments.
+func some[N int | uint64](n N, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return count(uint64(n)) + " " + thing + "s"
+}
+
 func size(n uint64) string { return humanize.Bytes(n) }
 
 // percent is a share; of nothing there is none.

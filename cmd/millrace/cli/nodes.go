@@ -61,7 +61,7 @@ func nodeDrain(t *terminal) *cobra.Command {
 		Use: "drain NODE", Short: "move leaders away from a node and give it nothing new", Args: arguments(1, 1),
 		Long: `Before a node is stopped or upgraded: its streams get leaders elsewhere one after
 the other, without a gap, and it leads the metadata no more. Its replicas stay.`,
-		Example: examples("millrace node drain n2 --wait --timeout 2m", "until it leads nothing", "millrace node undrain n2", "afterwards"),
+		Example: examples("millrace node drain n2 --wait --wait-timeout 10m", "until it leads nothing", "millrace node undrain n2", "afterwards"),
 	}
 	l.addFlags(cmd, t)
 	cmd.Flags().BoolVar(&wait, "wait", false, "until it leads nothing any more, at most --wait-timeout")
@@ -77,7 +77,7 @@ the other, without a gap, and it leads the metadata no more. Its replicas stay.`
 			if err := l.until(ctx, t, func(now admin.Cluster) (bool, string) {
 				c = now
 				m, _ := member(c, args[0])
-				return m.Leaders == 0 && !m.Leader, fmt.Sprintf("%s still leads %d streams", m.Node, m.Leaders)
+				return m.Leaders == 0 && !m.Leader, fmt.Sprintf("%s still leads %s", m.Node, some(m.Leaders, "stream"))
 			}); err != nil {
 				return err
 			}
@@ -114,7 +114,7 @@ func showMark(t *terminal, l *look, c admin.Cluster, node string) error {
 		return noMember(node, c)
 	}
 	return printOne(t.out, l.format, m, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "%s is %s, leads %d streams\n", m.Node, stateOf(m), m.Leaders)
+		_, err := fmt.Fprintf(w, "%s is %s, leads %s\n", m.Node, stateOf(m), some(m.Leaders, "stream"))
 		return err
 	})
 }

@@ -107,13 +107,13 @@ func (o *publishOptions) run(ctx context.Context, t *terminal, stream string, in
 		return o.broken(err, stream, result)
 	}
 	if err := printOne(t.out, o.format, result, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "%s messages confirmed in %.2f s\n", count(result.Confirmed), result.Seconds)
+		_, err := fmt.Fprintf(w, "%s confirmed in %.2f s\n", some(result.Confirmed, "message"), result.Seconds)
 		return err
 	}); err != nil {
 		return err
 	}
 	if result.Refused > 0 {
-		return fail(exitFailed, "%d messages were refused: %s", result.Refused, wire.ResponseCode(refusedWith.Load()))
+		return fail(exitFailed, "%s refused: %s", some(result.Refused, "message"), wire.ResponseCode(refusedWith.Load()))
 	}
 	return nil
 }
@@ -188,10 +188,10 @@ func readLine(in *bufio.Reader, dst []byte) ([]byte, error) {
 func (o *publishOptions) broken(err error, stream string, result published) error {
 	var p *problem
 	if errors.Is(err, context.Canceled) {
-		p = fail(exitFailed, "broken off after %d messages, of which %d are confirmed", result.Messages, result.Confirmed)
+		p = fail(exitFailed, "broken off after %s, of which %d are confirmed", some(result.Messages, "message"), result.Confirmed)
 	} else {
 		p = explain(streamProblem(err, o.access.addr, stream))
-		p.because(fmt.Sprintf("%d messages were sent, %d of them are confirmed", result.Messages, result.Confirmed))
+		p.because(fmt.Sprintf("%s sent, %d of them confirmed", some(result.Messages, "message"), result.Confirmed))
 	}
 	if o.resume {
 		return p.suggest("the same command again: what is stored is not stored twice")

@@ -48,10 +48,10 @@ with 7 if there is no other replica.`,
 			return err
 		}
 		if n := len(done.Damaged); n > 0 {
-			return fail(exitDegraded, "%d places are damaged still", n)
+			return fail(exitDegraded, "damaged still: %s", some(n, "place"))
 		}
 		if n := len(done.Unknown); n > 0 {
-			return fail(exitDegraded, "%d replicas are not known to be whole", n)
+			return fail(exitDegraded, "not known to be whole: %s", some(n, "replica"))
 		}
 		return nil
 	}

@@ -214,7 +214,7 @@ func fate(u *admin.Unit, mode retentionMode) string {
 }
 
 func outcome(r *admin.Retention, mode retentionMode) string {
-	what := fmt.Sprintf("%s messages in %d units, %s of user data, %s of disk", count(r.Goes.Messages), r.Goes.Units, size(r.Goes.UserBytes), size(r.Goes.DiskBytes))
+	what := fmt.Sprintf("%s in %s, %s of user data, %s of disk", some(r.Goes.Messages, "message"), some(r.Goes.Units, "unit"), size(r.Goes.UserBytes), size(r.Goes.DiskBytes))
 	switch {
 	case mode.run && r.Goes.Units == 0:
 		return fmt.Sprintf("nothing was to go; the first offset is %s", count(r.FirstOffset))

@@ -241,7 +241,7 @@ func printVerdicts(t *terminal, format string, list []admin.Verdict) error {
 		return err
 	}
 	if bad > 0 {
-		return fail(exitDegraded, "%d places in %d files are not as they should be", bad, len(list))
+		return fail(exitDegraded, "not as it should be: %s in %s", some(bad, "place"), some(len(list), "file"))
 	}
 	return nil
 }

@@ -204,21 +204,21 @@ Replicas     %s   leader %s   epoch %d
 	_, err := fmt.Fprintf(w, `Name         %s   vhost %s   created %s%s
 Arguments    %s
 Messages     %s   offsets %s up to %s
-Size         %s in %d segments   user %s   trailers %s   deltas %s   snapshots %s   filters %s   indexes %s
+Size         %s in %s   user %s   trailers %s   deltas %s   snapshots %s   filters %s   indexes %s
 Tracking     %s of stored offsets: %s of user bytes, %s of the %s that they may take   %s of publishers' sequences
 References   %s of %s stored offsets, %d evicted, %d not written yet   %s of %s publishers, %d evicted
 Window       %s: so far back a stored offset may fall if all power is lost
-Compaction   could gain %s   has gained %s in %d drops and %d merges, %d failed, since the log was opened
+Compaction   could gain %s   has gained %s in %s and %s, %d failed, since the log was opened
 Replicas     %s   leader %s   epoch %d   these are the figures of %s
 `,
 		s.Name, s.VHost, s.Created.Format("2006-01-02 15:04:05 MST"), by, argumentsText(s.Arguments),
 		count(s.Messages), count(s.FirstOffset), count(s.NextOffset),
-		size(b.Disk), s.Segments, size(b.User), size(b.Trailer), size(b.Delta), size(b.Snapshot), size(b.Filter), size(b.Index),
+		size(b.Disk), some(s.Segments, "segment"), size(b.User), size(b.Trailer), size(b.Delta), size(b.Snapshot), size(b.Filter), size(b.Index),
 		size(s.TrackingBytes), percent(s.TrackingBytes, b.User), percent(s.TrackingBytes, s.TrackingBound), size(s.TrackingBound),
 		size(s.SequenceBytes),
 		count(uint64(s.StoredOffsets)), count(uint64(s.StoredOffsetsMax)), s.StoredOffsetsEvicted, s.StoredOffsetsPending,
 		count(uint64(s.Sequences)), count(uint64(s.SequencesMax)), s.SequencesEvicted,
-		milliseconds(s.WindowMS), size(c.Droppable), size(c.Dropped), c.Drops, c.Merges, c.Failures,
+		milliseconds(s.WindowMS), size(c.Droppable), size(c.Dropped), some(c.Drops, "drop"), some(c.Merges, "merge"), c.Failures,
 		strings.Join(s.Replicas, " "), or(s.Leader, "none at present"), s.Epoch, s.FiguresOf)
 	return err
 }
@@ -264,7 +264,7 @@ func streamDelete(t *terminal) *cobra.Command {
 			return err
 		}
 		if !yes {
-			warning := fmt.Sprintf("This deletes %s with its %s messages (%s).", s.Name, count(s.Messages), size(s.Bytes.User))
+			warning := fmt.Sprintf("This deletes %s with its %s (%s).", s.Name, some(s.Messages, "message"), size(s.Bytes.User))
 			if err := confirm(t, warning, s.Name); err != nil {
 				return err
 			}

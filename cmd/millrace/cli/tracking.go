@@ -324,7 +324,7 @@ func trackingExpire(t *terminal) *cobra.Command {
 			return err
 		}
 		if !c.dry && len(list) > 0 {
-			warning := fmt.Sprintf("This forgets how far %d readers of %s are that have stored nothing for %s.", len(list), args[0], olderThan)
+			warning := fmt.Sprintf("This forgets %s of %s that stored nothing for %s.", some(len(list), "reader"), args[0], olderThan)
 			if err := c.confirm(warning, args[0]); err != nil {
 				return err
 			}
@@ -333,7 +333,7 @@ func trackingExpire(t *terminal) *cobra.Command {
 			}
 		}
 		if c.format == "table" || c.format == "wide" {
-			fmt.Fprintf(t.err, "%s %d references\n", did(c.dry, "expired", "would expire"), len(list))
+			fmt.Fprintf(t.err, "%s %s\n", did(c.dry, "expired", "would expire"), some(len(list), "reference"))
 		}
 		return printReferences(t.out, c.format, list)
 	}
