@@ -2,13 +2,16 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 )
 
@@ -60,6 +63,7 @@ const helpTemplate = `{{with .Example}}{{.}}
 {{end}}`
 
 func newRoot(t *terminal) *cobra.Command {
+	var version bool
 	root := &cobra.Command{
 		Use:   "millrace",
 		Short: "Millrace is a replicated stream broker: server, command line and benchmark in one.",
@@ -82,7 +86,7 @@ lose data, 8 degraded.`,
 	root.SetHelpTemplate(helpTemplate)
 	root.SetUsageTemplate(helpTemplate)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage("%s", err).suggest(cmd.CommandPath() + " --help")
+		return flagProblem(err).suggest(cmd.CommandPath() + " --help")
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
@@ -91,7 +95,14 @@ lose data, 8 degraded.`,
 		benchCommand(t), versionCommand(t),
 		statusCommand(t), clusterCommand(t), nodeCommand(t), checkCommand(t), certCommand(t),
 	)
-	root.Args, root.RunE = noSubcommand, help
+	root.Args = noSubcommand
+	root.Flags().BoolVar(&version, "version", false, "the same as millrace version")
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if version {
+			return printVersion(t, "table")
+		}
+		return help(cmd, args)
+	}
 	return root
 }
 
@@ -103,6 +114,25 @@ func group(use, short, example string, subcommands ...*cobra.Command) *cobra.Com
 }
 
 func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// kinds say for a flag's type what its value must be.
+var kinds = map[string]string{
+	"int": "a whole number", "int64": "a whole number",
+	"uint": "a whole number from 0 on", "uint32": "a whole number from 0 on", "uint64": "a whole number from 0 on",
+	"duration": "a time such as 10s, 5m or 2h", "bool": "true or false", "intSlice": "whole numbers, with commas between them",
+}
+
+// flagProblem says of a flag's value what is expected instead, without the
+// names of Go's functions.
+func flagProblem(err error) *problem {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		if kind := kinds[invalid.GetFlag().Value.Type()]; kind != "" {
+			return usage("--%s is %q, but must be %s", invalid.GetFlag().Name, invalid.GetValue(), kind)
+		}
+	}
+	return usage("%w", err)
+}
 
 // noSubcommand names a word that is no command of the group.
 func noSubcommand(cmd *cobra.Command, args []string) error {
@@ -123,12 +153,11 @@ func arguments(least, most int) cobra.PositionalArgs {
 		if len(args) >= least && len(args) <= most {
 			return nil
 		}
-		given := "no argument"
-		if len(args) > 0 {
-			given = strings.Join(args, " ")
+		p := usage("%s needs more: %s given, %s at least", cmd.CommandPath(), some(len(args), "argument"), some(least, "argument"))
+		if len(args) > most {
+			p = usage("%s does not take %q as well", cmd.CommandPath(), strings.Join(args[most:], " "))
 		}
-		return usage("%s takes other arguments than %s", cmd.CommandPath(), given).
-			suggest(cmd.UseLine(), cmd.CommandPath()+" --help")
+		return p.suggest(cmd.UseLine(), cmd.CommandPath()+" --help")
 	}
 }
 
@@ -136,11 +165,12 @@ func arguments(least, most int) cobra.PositionalArgs {
 func examples(pairs ...string) string {
 	width := 0
 	for i := 0; i < len(pairs); i += 2 {
-		width = max(width, len(pairs[i]))
+		width = max(width, utf8.RuneCountInString(pairs[i]))
 	}
 	var lines []string
 	for i := 0; i < len(pairs); i += 2 {
-		lines = append(lines, "  "+pairs[i]+strings.Repeat(" ", width-len(pairs[i]))+"   "+pairs[i+1])
+		line := "  " + pairs[i] + strings.Repeat(" ", width-utf8.RuneCountInString(pairs[i])) + "   " + pairs[i+1]
+		lines = append(lines, strings.TrimRight(line, " "))
 	}
 	return strings.Join(lines, "\n")
 }

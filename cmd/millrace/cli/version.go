@@ -26,15 +26,19 @@ func versionCommand(t *terminal) *cobra.Command {
 		Use: "version", Short: "say which version this is", Args: arguments(0, 0),
 		Example: examples("millrace version", "", "millrace version -o json", "for scripts"),
 		RunE: func(*cobra.Command, []string) error {
-			v := currentVersion()
-			return printOne(t.out, format, v, func(w io.Writer) error {
-				_, err := fmt.Fprintf(w, "millrace %s\n%s %s%s\n", v.Version, v.Go, v.Platform, commitText(v))
-				return err
-			})
+			return printVersion(t, format)
 		},
 	}
 	addFormat(cmd, &format)
 	return cmd
+}
+
+func printVersion(t *terminal, format string) error {
+	v := currentVersion()
+	return printOne(t.out, format, v, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "millrace %s\n%s %s%s\n", v.Version, v.Go, v.Platform, commitText(v))
+		return err
+	})
 }
 
 func currentVersion() versionInfo {
