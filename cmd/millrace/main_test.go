@@ -64,6 +64,7 @@ func setUp(env *testscript.Env) error {
 	})
 	env.Setenv("MILLRACE_ADDR", "http://"+n.Addresses().HTTP)
 	env.Setenv("MILLRACE_STREAM", n.Addresses().Stream)
+	env.Setenv("HTTP", n.Addresses().HTTP)
 	env.Setenv("DATA", c.DataDir)
 	goldens, err := filepath.Abs("account/testdata")
 	if err != nil {

@@ -112,9 +112,15 @@ func (a *api) unreachable(err error) error {
 	if errors.As(err, &urlErr) {
 		err = urlErr.Err
 	}
-	return fail(exitUnreachable, "no answer from %s: %w", a.addr, err).
-		suggest("millrace dev                 start a node here", "--addr http://HOST:7080      ask another one")
+	p := fail(exitUnreachable, "no answer from %s: %w", a.addr, err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return p.because(silence).suggest("--addr http://HOST:7080      ask another one", "--timeout 1m                 wait longer")
+	}
+	return p.suggest("millrace dev                 start a node here", "--addr http://HOST:7080      ask another one")
 }
+
+// silence is why nobody answers where nobody refuses the connection either.
+const silence = "the node or its machine hangs, or the node waits for the others of its cluster: its log tells"
 
 // exitCodes maps the API's statuses; others are plain failures.
 var exitCodes = map[int]int{

@@ -284,6 +284,9 @@ func benchReport(t *terminal) *cobra.Command {
 	addFormat(cmd, &format)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		lines, err := bench.Report(args[0])
+		if errors.Is(err, os.ErrNotExist) {
+			return fail(exitNotFound, "%s holds no results: %w", args[0], err).suggest("make bench    fills build/bench")
+		}
 		if err != nil {
 			return err
 		}

@@ -44,6 +44,7 @@ them is. Exits with 8 if a stream has no leader to ask.`,
 			"millrace consumer lag --lag-over 100000 -o name", "for scripts"),
 	}
 	q.addFlags(cmd, t)
+	anyVHost(cmd)
 	cmd.Flags().StringVar(&reference, "group", "", "only this reference")
 	cmd.Flags().StringVar(&stream, "stream", "", "only this stream")
 	cmd.Flags().Uint64Var(&over, "lag-over", 0, "only those with more messages to read")

@@ -53,6 +53,10 @@ of an AMQP 1.0 message, as the public clients do.`,
 		in := t.in
 		if len(args) == 2 && args[1] != "-" {
 			file, err := os.Open(args[1])
+			if errors.Is(err, os.ErrNotExist) {
+				return fail(exitNotFound, "there is no file %q: %w", args[1], err).
+					suggest(fmt.Sprintf("echo %q | millrace publish %s    if that is the message", args[1], args[0]))
+			}
 			if err != nil {
 				return err
 			}

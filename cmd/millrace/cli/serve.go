@@ -138,6 +138,21 @@ func invocation() string {
 	return "millrace"
 }
 
+// freePort suggests other addresses in place of one that is taken. Others must
+// know where this node is, so its own ports are not left to chance.
+func freePort(c config.Config, taken net.Addr) string {
+	for _, own := range []struct{ flag, addr string }{{"--node-addr", c.NodeAddr}, {"--gossip-addr", c.GossipAddr}} {
+		if _, port, err := net.SplitHostPort(own.addr); err == nil && taken != nil && strings.HasSuffix(taken.String(), ":"+port) {
+			return own.flag + " HOST:PORT    take another one"
+		}
+	}
+	free := "--stream-addr localhost:0 --http-addr localhost:0"
+	if c.ManagementAddr != "" {
+		free += " --management-addr localhost:0"
+	}
+	return free + "    take free ports"
+}
+
 // startProblem says what to do about a node that did not start.
 func startProblem(err error, c config.Config) error {
 	var opErr *net.OpError
@@ -147,8 +162,7 @@ func startProblem(err error, c config.Config) error {
 		return p.because("another process, perhaps another millrace, works in that folder").
 			suggest("millrace segment list … --data-dir only reads, and works beside it", "--data-dir ELSEWHERE")
 	case errors.As(err, &opErr) && errors.Is(opErr.Err, syscall.EADDRINUSE):
-		return p.because("another process, perhaps another millrace, listens there").
-			suggest("--stream-addr localhost:0 --http-addr localhost:0 --management-addr localhost:0    take free ports")
+		return p.because("another process, perhaps another millrace, listens there").suggest(freePort(c, opErr.Addr))
 	case errors.Is(err, os.ErrPermission):
 		return p.because("the process may not use " + c.DataDir).suggest("--data-dir ELSEWHERE")
 	}

@@ -58,6 +58,13 @@ func (q *query) addFlags(cmd *cobra.Command, t *terminal) {
 	addFormat(cmd, &q.format)
 }
 
+// anyVHost has the help tell that a command looks at all virtual hosts unless
+// it is given one.
+func anyVHost(cmd *cobra.Command) {
+	flag := cmd.Flags().Lookup("vhost")
+	flag.Usage, flag.DefValue = "only this virtual host", ""
+}
+
 // addFormat declares -o and checks its value before the command runs.
 func addFormat(cmd *cobra.Command, format *string) {
 	cmd.Flags().StringVarP(format, "output", "o", "table", strings.Join(formats, ", "))
@@ -126,6 +133,7 @@ asked for, since nodes are down, is shown as "?".`,
 		Example: examples("millrace stream list", "all virtual hosts", "millrace stream list -o json | jq '.[].name'", "for scripts"),
 	}
 	q.addFlags(cmd, t)
+	anyVHost(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		path := "/api/v1/streams"
 		if cmd.Flags().Changed("vhost") {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"net"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -87,6 +88,9 @@ func streamProblem(err error, addr, stream string) error {
 	case errors.Is(err, context.Canceled):
 		return err
 	}
-	return fail(exitUnreachable, "no answer from %s: %w", addr, err).
-		suggest("millrace dev            start a node here", "--stream HOST:5552      ask another one")
+	p := fail(exitUnreachable, "no answer from %s: %w", addr, err)
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, net.ErrClosed) { // a dial out of time closes its socket
+		return p.because(silence).suggest("--stream HOST:5552      ask another one", "--timeout 1m            wait longer")
+	}
+	return p.suggest("millrace dev            start a node here", "--stream HOST:5552      ask another one")
 }
