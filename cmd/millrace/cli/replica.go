@@ -27,10 +27,11 @@ func repairCommand(t *terminal, of string) *cobra.Command {
 	var q atNode
 	cmd := &cobra.Command{
 		Use: "repair STREAM", Short: "fetch a stream's damaged segments from another replica", Args: arguments(1, 1),
-		Long: `Fetches the damaged segments of a stream's replicas from other replicas. What comes is believed only if it is, chunk by chunk and as a whole, what
-was sealed here; the damaged file is kept in quarantine/. The stream goes on
-meanwhile. Exits with 8 if anything is damaged still or a node does not answer, and
-with 7 if there is no other replica.`,
+		Long: `Fetches the damaged segments of a stream's replicas from other replicas. What
+comes is believed only if it is, chunk by chunk and as a whole, what was sealed
+here; the damaged file is kept in quarantine/. The stream goes on meanwhile. Exits
+with 8 if anything is damaged still or a node does not answer, and with 7 if there
+is no other replica.`,
 		Example: examples(
 			"millrace "+of+" repair orders", "all replicas",
 			"millrace "+of+" repair orders --node n2", "n2's alone",

@@ -223,8 +223,24 @@ Changes nothing. Exits with 8 if anything is wrong, or a node does not answer.`,
 	return cmd
 }
 
-func printVerdicts(t *terminal, format string, list []admin.Verdict) error {
-	out := listing{columns: []column{left("SEGMENT"), right("CHUNKS"), right("RECORDS"), right("BYTES"), left("FOUND"), left("NODE")}}
+// fileVerdict says whose file it is about: files of all streams have the same names.
+type fileVerdict struct {
+	VHost  string `json:"vhost,omitempty"`
+	Stream string `json:"stream"` // of a stopped node: its folder, whose name is not the stream's
+	admin.Verdict
+}
+
+func verdictsOf(vhost, stream string, list []admin.Verdict) []fileVerdict {
+	var of []fileVerdict
+	for _, v := range list {
+		of = append(of, fileVerdict{vhost, stream, v})
+	}
+	return of
+}
+
+func printVerdicts(t *terminal, format string, list []fileVerdict) error {
+	out := listing{columns: []column{left("SEGMENT"), right("CHUNKS"), right("RECORDS"), right("BYTES"), left("FOUND"), left("NODE"),
+		left("STREAM"), more(left("VHOST"))}}
 	bad := 0
 	for _, v := range list {
 		found := "good"
@@ -235,7 +251,7 @@ func printVerdicts(t *terminal, format string, list []admin.Verdict) error {
 				found += " (and " + strconv.Itoa(more) + " more)"
 			}
 		}
-		out.add(v, or(v.File, "-"), count(v.Chunks), count(v.Records), size(uint64(v.Bytes)), found, or(v.Node, "-"))
+		out.add(v, or(v.File, "-"), count(v.Chunks), count(v.Records), size(uint64(v.Bytes)), found, or(v.Node, "-"), v.Stream, or(v.VHost, "-"))
 	}
 	if err := out.print(t.out, format); err != nil {
 		return err
@@ -246,14 +262,14 @@ func printVerdicts(t *terminal, format string, list []admin.Verdict) error {
 	return nil
 }
 
-func (s *source) verdicts(ctx context.Context, args []string) ([]admin.Verdict, error) {
+func (s *source) verdicts(ctx context.Context, args []string) ([]fileVerdict, error) {
 	if len(args) == 1 && strings.HasSuffix(args[0], ".seg") {
 		folder, err := s.parent(args[0])
 		if err != nil {
 			return nil, err
 		}
 		v, err := folder.VerifyFile(filepath.Base(args[0]))
-		return []admin.Verdict{v}, err
+		return verdictsOf("", filepath.Base(folder.Path()), []admin.Verdict{v}), err
 	}
 	name := ""
 	if len(args) == 1 {
@@ -266,32 +282,32 @@ func (s *source) verdicts(ctx context.Context, args []string) ([]admin.Verdict, 
 	if err != nil {
 		return nil, err
 	}
-	var list []admin.Verdict
+	var list []fileVerdict
 	for _, f := range folders {
 		of, err := f.Verify(ctx)
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, of...)
+		list = append(list, verdictsOf("", filepath.Base(f.Path()), of)...)
 	}
 	return list, nil
 }
 
 // remoteVerdicts asks the node for one stream, or for each that it lists.
-func (s *source) remoteVerdicts(ctx context.Context, name string) ([]admin.Verdict, error) {
+func (s *source) remoteVerdicts(ctx context.Context, name string) ([]fileVerdict, error) {
 	streams := []admin.Stream{{VHost: s.vhost, Name: name}}
 	if name == "" {
 		if err := s.call(ctx, "GET", "/api/v1/streams", nil, &streams); err != nil {
 			return nil, err
 		}
 	}
-	var list []admin.Verdict
+	var list []fileVerdict
 	for _, stream := range streams {
 		var of []admin.Verdict
 		if err := s.call(ctx, "POST", s.named(streamPath(stream.VHost, stream.Name)+"/verify"), nil, &of); err != nil {
 			return nil, err
 		}
-		list = append(list, of...)
+		list = append(list, verdictsOf(stream.VHost, stream.Name, of)...)
 	}
 	return list, nil
 }
