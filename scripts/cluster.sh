@@ -142,7 +142,7 @@ start() {
   await "${started[@]}"
   echo "${#started[@]} nodes are ready after $((($(date +%s%N) - begin) / 1000000)) ms"
   status
-  [ -n "${MILLRACE_CLUSTER_PORT:-}" ] || echo "try: $program stream create orders"
+  echo "try: $program stream create orders${MILLRACE_CLUSTER_PORT:+ --addr http://localhost:$(port 1 http)}"
 }
 
 status() {
@@ -168,6 +168,7 @@ gone() {
 
 stop() {
   local k p all=()
+  [ -e "$dir/nodes" ] || { echo "no cluster in $dir"; return; }
   for k in $(nodes); do
     p=$(pid "$k")
     [ -n "$p" ] || continue

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/url"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,6 +17,10 @@ func replicaList(t *terminal) *cobra.Command {
 	var q query
 	cmd := &cobra.Command{
 		Use: "list STREAM", Short: "show where a stream's replicas are, and how far", Args: arguments(1, 1),
+		Long: `Shows where a stream's replicas are, and how far each is. One that COUNTS is part
+of the majority that confirms and elects; others are being filled or emptied.
+COMMITTED and BEHIND are in chunks; "-" is what nobody could be
+asked for.`,
 		Example: examples("millrace replica list orders", "", "millrace replica list orders -o name", "the nodes alone"),
 	}
 	q.addFlags(cmd, t)
@@ -39,7 +42,6 @@ func printReplicas(t *terminal, format string, list []admin.Replica) error {
 		}
 		return show(*n)
 	}
-	plain := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	for _, r := range list {
 		counts := "no"
 		if r.Voter {
@@ -49,7 +51,7 @@ func printReplicas(t *terminal, format string, list []admin.Replica) error {
 		if r.DiskAlarm {
 			state += ", disk alarm"
 		}
-		out.add(r, r.Node, state, counts, known(r.NextOffset, plain), known(r.CommittedLSN, plain), known(r.Behind, plain), known(r.DiskBytes, size), known(r.Damaged, plain))
+		out.add(r, r.Node, state, counts, known(r.NextOffset, count), known(r.CommittedLSN, count), known(r.Behind, count), known(r.DiskBytes, size), known(r.Damaged, count))
 	}
 	return out.print(t.out, format)
 }

@@ -117,7 +117,11 @@ func streamCreate(t *terminal) *cobra.Command {
 			return err
 		}
 		return printOne(t.out, q.format, s, func(w io.Writer) error {
-			_, err := fmt.Fprintf(w, "created %s\n", s.Name)
+			fewer := ""
+			if n := len(s.Replicas); n > 0 && n < replicas {
+				fewer = fmt.Sprintf(" with %s, not %d: no further node can take one now", some(n, "replica"), replicas)
+			}
+			_, err := fmt.Fprintf(w, "created %s%s\n", s.Name, fewer)
 			return err
 		})
 	}
