@@ -1,8 +1,10 @@
 package admin
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,6 +55,32 @@ func TestAPI_refusesOtherSites(t *testing.T) {
 	req.Header.Set("Sec-Fetch-Site", "cross-site")
 	if status := serve(h.server().Handler(), req); status != http.StatusForbidden {
 		t.Errorf("a create that another site's page asked for answers %d, want 403", status)
+	}
+}
+
+// TestAPI_unrouted: what the API does not have is answered in its form, with
+// what is allowed; what lies beside the API is not.
+func TestAPI_unrouted(t *testing.T) {
+	handler := newHouse(t).server().Handler()
+	for _, row := range []struct {
+		method, path string
+		status       int
+		allow        string
+	}{
+		{"GET", "/api/v1/nothing", 404, ""},
+		{"PUT", "/api/v1/streams", 405, "GET, HEAD, POST"},
+	} {
+		res, body := call(t, handler, "root", row.method, row.path, nil)
+		var f Failure
+		if err := json.Unmarshal([]byte(body), &f); err != nil || f.Code != "no_such_call" || !strings.Contains(f.Message, row.method+" "+row.path) {
+			t.Errorf("%s %s answers %q (%v)", row.method, row.path, body, err)
+		}
+		if res.StatusCode != row.status || res.Header.Get("Allow") != row.allow || res.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s %s answers %d, %v; want %d, allowed %q", row.method, row.path, res.StatusCode, res.Header, row.status, row.allow)
+		}
+	}
+	if _, body := call(t, handler, "root", "GET", "/nothing", nil); strings.Contains(body, "no_such_call") {
+		t.Errorf("GET /nothing answers %q", body)
 	}
 }
 

@@ -161,7 +161,7 @@ func (s *Server) Handler() http.Handler {
 	}
 	// Browsers send a user's password along with any site's request; this
 	// refuses those that another site made.
-	return http.NewCrossOriginProtection().Handler(securityHeaders(slashNames(mux)))
+	return http.NewCrossOriginProtection().Handler(securityHeaders(slashNames(unrouted(mux))))
 }
 
 // A right is what a caller must prove before a route runs.
