@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -164,7 +166,10 @@ func segmentDump(t *terminal) *cobra.Command {
 
 func (s *source) chunks(ctx context.Context, args []string) ([]admin.Chunk, error) {
 	if len(args) == 1 {
-		if _, err := os.Stat(args[0]); err != nil {
+		if _, err := os.Stat(args[0]); errors.Is(err, os.ErrNotExist) {
+			return nil, fail(exitNotFound, "there is no file %q: %w", args[0], err).
+				suggest(fmt.Sprintf("millrace segment dump %s SEGMENT    where it is a stream", args[0]), "millrace segment list "+args[0])
+		} else if err != nil {
 			return nil, err
 		}
 		folder, err := s.parent(args[0])

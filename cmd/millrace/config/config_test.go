@@ -99,8 +99,8 @@ func spell(field any) string {
 
 func TestLoad_badValueIsNamed(t *testing.T) {
 	for _, row := range []struct{ toml, says string }{
-		{"[advertised]\nport = 'many'\n", "advertised.port is many"},
-		{"[stream]\nheartbeat = 'soon'\n", "stream.heartbeat is soon"},
+		{"[advertised]\nport = 'many'\n", `advertised.port is "many", but must be a whole number`},
+		{"[stream]\nheartbeat = 'soon'\n", `stream.heartbeat is "soon", but must be a time`},
 	} {
 		if _, err := load(t, row.toml, nil); err == nil || !strings.Contains(err.Error(), row.says) {
 			t.Errorf("%q: %v, want it to say %q", row.toml, err, row.says)

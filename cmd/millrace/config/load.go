@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/go-viper/mapstructure/v2"
 	"github.com/knadh/koanf/parsers/toml/v2"
@@ -58,10 +59,27 @@ func decode(s setting, value any, c *Config) error {
 	if err == nil {
 		err = decoder.Decode(value)
 	}
-	if err != nil {
-		return fmt.Errorf("%s is %v: %w", s.key, value, err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if kind := kindOf(s.value(c)); kind != "" {
+		return fmt.Errorf("%s is %q, but must be %s", s.key, fmt.Sprint(value), kind)
+	}
+	return fmt.Errorf("%s is %v: %w", s.key, value, err)
+}
+
+// kindOf says what the value of a setting with that field must be; "" where
+// anything will do.
+func kindOf(field any) string {
+	switch field.(type) {
+	case *time.Duration:
+		return "a time such as 10s, 5m or 2h"
+	case *int, *int64:
+		return "a whole number"
+	case *uint32:
+		return "a whole number from 0 on"
+	}
+	return ""
 }
 
 func loadFile(all *koanf.Koanf, path string) error {
