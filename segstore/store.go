@@ -1,6 +1,7 @@
 package segstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 
@@ -281,7 +283,8 @@ func (s *Store) Remember(inc chunk.Incarnation, change func(*StreamState)) error
 	return await(s.syncer, func(done func(error)) { s.journal.Change(inc, change, done) })
 }
 
-// List returns the streams that have files here, in no order.
+// List returns the streams that have files here, in the order of their
+// incarnations: whoever goes through them does so the same way each time.
 func (s *Store) List() []Stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -290,6 +293,7 @@ func (s *Store) List() []Stream {
 		hash, inc, _ := ParseDirName(dir)
 		out = append(out, Stream{Hash: hash, Incarnation: inc})
 	}
+	slices.SortFunc(out, func(a, b Stream) int { return cmp.Compare(a.Incarnation, b.Incarnation) })
 	return out
 }
 
