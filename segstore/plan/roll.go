@@ -42,7 +42,7 @@ const (
 // chunks already written.
 type RollInput struct {
 	// Holds tells that the active segment has a chunk beside its head snapshot;
-	// without one it must not roll, or it would for ever.
+	// without one it must not roll for its control chunks, or it would for ever.
 	Holds     bool
 	Appending Appending
 	// UnitUserBytes counts since the last size or age roll.
@@ -68,13 +68,14 @@ type RollInput struct {
 // Roll decides. Size goes before age, age before control.
 func Roll(in *RollInput) RollKind {
 	switch {
-	case !in.Holds:
-		return RollNone
-	case in.Appending == AppendingUser && in.UnitUserBytes >= in.SegmentBytes:
+	// A unit that is full, or old, ends where it would without tracking, also
+	// right behind a roll for control chunks: what retention takes must not
+	// depend on those (I21).
+	case in.Appending == AppendingUser && in.UnitUsed && in.UnitUserBytes >= in.SegmentBytes:
 		return RollSize
 	case in.Appending != AppendingDelta && in.UnitUsed && in.MaxAge > 0 && int64(in.Now-in.UnitFirst) > in.MaxAge/4:
 		return RollAge
-	case in.Appending != AppendingNothing && (in.controlHeavy() || pressing(in.HeldBytes, in.HeldBound)):
+	case in.Holds && in.Appending != AppendingNothing && (in.controlHeavy() || pressing(in.HeldBytes, in.HeldBound)):
 		return RollControl
 	}
 	return RollNone
