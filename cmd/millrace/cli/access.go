@@ -120,7 +120,7 @@ func (a *api) unreachable(err error) error {
 }
 
 // silence is why nobody answers where nobody refuses the connection either.
-const silence = "the node or its machine hangs, or the node waits for the others of its cluster: its log tells"
+const silence = "the node or its machine hangs, or too few nodes of its cluster are there: its log tells"
 
 // exitCodes maps the API's statuses; others are plain failures.
 var exitCodes = map[int]int{
