@@ -76,7 +76,7 @@ var controls = []struct {
 // nature, and fill segments.
 var allBytes = []edit{
 	{"segstore/plan/retain.go", "n += segments[i].UserBytes", "n += segments[i].Size"},
-	{"segstore/plan/roll.go", "in.Appending == AppendingUser && in.UnitUserBytes", "in.UnitUserBytes"},
+	{"segstore/plan/roll.go", "in.Appending == AppendingUser && in.UnitUsed && in.UnitUserBytes", "in.Holds && in.UnitUserBytes"},
 	{"segstore/log.go", "if h.Type == chunk.User {\n\t\tif !u.used {", "if h.Type != chunk.User {\n\t\tu.userBytes += int64(h.Length())\n\t}\n\tif h.Type == chunk.User {\n\t\tif !u.used {"},
 }
 
