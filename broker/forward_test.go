@@ -206,6 +206,22 @@ func TestForward_offsets(t *testing.T) {
 	}
 }
 
+// TestForward_offsetsThroughAFullLink: a query does not overtake a store of the same
+// connection that the link had no room for.
+func TestForward_offsetsThroughAFullLink(t *testing.T) {
+	n := serveTwo(t, nil)
+	n.created(t, "s")
+	p := n.open(t)
+	for offset := uint64(1); offset <= 20; offset++ {
+		n.wire.refuse(3)
+		p.send(&wire.StoreOffset{Reference: "r", Stream: "s", Offset: offset})
+		got := p.ask(&wire.QueryOffset{Correlation: p.next(), Reference: "r", Stream: "s"}).(*wire.QueryOffsetResponse)
+		if got.Code != wire.CodeOK || got.Offset != offset {
+			t.Fatalf("stored %d, answered %+v", offset, got)
+		}
+	}
+}
+
 func TestForward_takeoverAcrossNodes(t *testing.T) {
 	n := serveTwo(t, nil)
 	n.created(t, "s")

@@ -312,8 +312,9 @@ func (l *lane) store(stream chunk.Incarnation, reference string, offset chunk.Of
 	return true
 }
 
-// sendStores gives away all offsets that wait.
-func (l *lane) sendStores() {
+// sendStores gives away all offsets that wait. False: the link had no room for
+// some, which wait on.
+func (l *lane) sendStores() (all bool) {
 	l.sending.Lock()
 	defer l.sending.Unlock()
 	l.mu.Lock()
@@ -323,27 +324,29 @@ func (l *lane) sendStores() {
 		l.storing++
 	}
 	l.mu.Unlock()
+	all = true
 	if len(waiting) == 0 {
-		return
+		return all
 	}
 	defer l.stored()
 	var body []byte
 	for key, offset := range waiting {
 		s := stored{key.stream, *offset, key.reference}
 		if body = s.append(body); len(body) >= storesBytes {
-			l.sendStore(body)
+			all = l.sendStore(body) && all
 			body = nil
 		}
 	}
 	if len(body) > 0 {
-		l.sendStore(body)
+		all = l.sendStore(body) && all
 	}
+	return all
 }
 
 // sendStore gives one request away. A node that can't be reached loses what is
 // stored there, as a leader that is gone does; clients see that by what they ask
-// for next.
-func (l *lane) sendStore(body []byte) {
+// for next. False: the link had no room.
+func (l *lane) sendStore(body []byte) bool {
 	l.mu.Lock()
 	l.storing++
 	l.mu.Unlock()
@@ -351,9 +354,12 @@ func (l *lane) sendStore(body []byte) {
 	if errors.Is(err, ErrPeerBusy) {
 		l.keep(body)
 		time.AfterFunc(lanePause, l.stored)
-	} else if err != nil {
+		return false
+	}
+	if err != nil {
 		l.stored()
 	}
+	return true
 }
 
 // keep takes offsets back that there was no room for; what was stored meanwhile

@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/replication"
@@ -145,7 +146,15 @@ func (r *remote) sequence(reference string) (uint64, error) {
 }
 
 func (r *remote) queryOffset(reference string) (chunk.Offset, bool, error) {
-	r.lane.sendStores() // the answer shall know them
+	late := time.Now().Add(r.lane.broker.config.RequestTimeout)
+	for !r.lane.sendStores() { // the answer shall know them
+		if time.Now().After(late) {
+			return 0, false, later(errPeerLate)
+		}
+		if err := r.session.pause(nil, lanePause); err != nil {
+			return 0, false, err
+		}
+	}
 	value, known, err := r.ask(methodOffset, reference)
 	return chunk.Offset(value), known, err
 }
