@@ -83,6 +83,9 @@ func (r *Replica) request(e *event) {
 	t.lastID++
 	e.input.ID = t.lastID
 	t.requests[t.lastID] = q
+	if e.input.Kind == protocol.InFence {
+		r.takeStores() // what a QueryOffset may have answered belongs into the report
+	}
 	if e.input.Kind == protocol.InAssign {
 		e.input.Known = t.run.log.Tracking().Known()
 	}

@@ -96,3 +96,24 @@ func TestOffsets_rideWithUserChunks(t *testing.T) {
 		}
 	})
 }
+
+// What a QueryOffset has answered goes into the report of an election, though no
+// turn has taken it over yet.
+func TestOffsets_answeredBeforeAFence(t *testing.T) {
+	for range 20 {
+		f := newFixture(t, vfs.NewMem(), "/data")
+		f.lead(1)
+		f.must(f.replica.StoreOffset("c", 1))
+		until(t, "it is taken over", func() bool {
+			s := &f.replica.stores
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.changed) == 0
+		})
+		f.must(f.replica.StoreOffset("c", 2))
+		f.wantOffset("c", 2)
+		f.assign(2)
+		f.wantOffset("c", 2)
+		f.stop()
+	}
+}
