@@ -118,6 +118,51 @@ func TestMinority(t *testing.T) {
 	f.must(nonNil(sink.wait(t, 100)))
 }
 
+// What was refused for want of a majority is not a duplicate when it is sent
+// again: nothing behind it was taken, though the majority came back between two
+// turns (B7, F2).
+func TestMinority_refusedIsNotOvertaken(t *testing.T) {
+	c := newCluster(t, func(f *fixture) { f.config.Limits.UncommittedBytes = 1 << 20 })
+	leader := c.lead(1, "n1", "n2", "n3")
+	var others []protocol.NodeID
+	for id, f := range c.nodes {
+		if f != leader {
+			others = append(others, id)
+		}
+	}
+	for _, id := range others {
+		c.link(id, false)
+	}
+	p := leader.declare("p")
+	filled := newCollector()
+	for i := range uint64(100) {
+		leader.replica.Publish(batchOf(p, filled, numbered(1+100*i, 100, 1000)...))
+	}
+	until(t, "some are refused", func() bool { return leader.replica.Stats().Refused > 0 })
+	refused, later := newCollector(), newCollector()
+	leader.replica.Publish(batchOf(p, refused, numbered(10001, 1, 10)...))
+	if err := refused.wait(t, 1); !errors.Is(err, ErrBacklog) {
+		t.Fatalf("refused with %v", err)
+	}
+	for _, id := range others {
+		c.link(id, true)
+	}
+	until(t, "the majority is back", func() bool {
+		commit, _ := leader.replica.Committed()
+		return commit == leader.replica.Stats().Log.Tail.LSN
+	})
+	leader.replica.Publish(batchOf(p, later, numbered(10002, 1, 10)...)) // as one that was on its way
+	if err := later.wait(t, 1); !errors.Is(err, ErrBacklog) {
+		t.Errorf("what was sent behind is answered %v", err)
+	}
+	before := len(leader.records())
+	p = leader.declare("p")
+	leader.publish(p, numbered(10001, 2, 10)...)
+	if n := len(leader.records()) - before; n != 2 {
+		t.Errorf("%d of two messages that were sent again are stored", n)
+	}
+}
+
 // A reference that tracking had to forget because of chunks that are not committed
 // is not called unknown before these are (F3, I15).
 func TestSequence_forgottenByUncommitted(t *testing.T) {

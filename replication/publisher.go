@@ -30,6 +30,9 @@ type Publisher struct {
 	epoch     chunk.Epoch
 	reference *reference // nil: no de-duplication
 	state     atomic.Uint32
+	// holed: a batch was refused that may be sent again. What comes behind it must
+	// not be stored, or the refused one would then count as a duplicate (F2).
+	holed atomic.Bool
 }
 
 // The states of a Publisher. A closed one's batches that are queued already are
@@ -46,6 +49,13 @@ func (p *Publisher) Reference() string {
 		return ""
 	}
 	return p.reference.name
+}
+
+// refused notes that a batch was refused for a reason that passes.
+func (p *Publisher) refused() {
+	if p.reference != nil {
+		p.holed.Store(true)
+	}
 }
 
 // Close ends the session. Batches published before are still stored.

@@ -62,6 +62,7 @@ func (r *Replica) Publish(b *Batch) {
 	case r.queued.Add(size) > queuedBytesMax:
 		r.queued.Add(-size)
 		r.counters.refused.Add(uint64(len(b.IDs)))
+		b.Publisher.refused()
 		b.Sink.Failed(b, ErrBacklog)
 	default:
 		if !r.enqueue(b) {

@@ -232,6 +232,7 @@ func (r *Replica) takeBatches() {
 		case protocol.Refuse:
 			b := t.held.pop()
 			r.counters.refused.Add(uint64(len(b.IDs)))
+			b.Publisher.refused()
 			r.giveBack(b, ErrBacklog)
 		default:
 			r.take(t.held.pop())
@@ -307,6 +308,8 @@ func (r *Replica) refusal(p *Publisher) error {
 		return ErrNotLeader
 	case p.state.Load() == publisherFenced:
 		return ErrFenced
+	case p.holed.Load():
+		return ErrBacklog
 	case len(t.closing) > 0 || len(t.removing) > 0:
 		return ErrClosed
 	}
