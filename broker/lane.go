@@ -318,17 +318,16 @@ func (l *lane) sendStores() (all bool) {
 	l.sending.Lock()
 	defer l.sending.Unlock()
 	l.mu.Lock()
-	waiting := l.stores
-	if len(waiting) > 0 {
-		l.stores = map[storeKey]*chunk.Offset{}
-		l.storing++
+	if len(l.stores) == 0 {
+		l.mu.Unlock()
+		return true
 	}
+	waiting := l.stores // ours alone from here on
+	l.stores = map[storeKey]*chunk.Offset{}
+	l.storing++
 	l.mu.Unlock()
-	all = true
-	if len(waiting) == 0 {
-		return all
-	}
 	defer l.stored()
+	all = true
 	var body []byte
 	for key, offset := range waiting {
 		s := stored{key.stream, *offset, key.reference}
