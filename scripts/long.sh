@@ -26,7 +26,7 @@ step() { # name command…
 # what only walks: an hour in all on two cores. What is worth more time than
 # that goes round in scripts/soak.sh.
 step transfers make transfers-long
-step thousand make thousand-long
+step thousand env STARVED=20 make thousand-long
 step bench make bench
 step bench-cluster make bench-cluster
 step bench-tracking make bench-tracking
@@ -35,12 +35,10 @@ step cluster make cluster-long
 step goclient make goclient-long
 step partition make partition-long
 step namespaces make namespaces-long
-step company make company-long
 step replicas make replicas-long
 step refill make refill-long
 step kill-test make kill-test ROUNDS=50
 step sim make sim SEEDS=1..20000 RESULTS="$notes/sim.results"
-step overtake make overtake-long
 step crash-states make crash-states STATES=500000
 step readers go test -race ./segstore -run '^TestReaders_' -count 1 -timeout 60m -v -crowd.readers 500 -crowd.rounds 40
 step fuzz env FUZZTIME="${FUZZTIME:-5s}" scripts/fuzz.sh

@@ -17,6 +17,7 @@ run() { # command…: unless the time is over
 }
 
 run make crash-states STATES=2000000
+run make overtake-long
 while :; do
   run make kill-test ROUNDS=50
   seed=$(reached seeds 20001)
@@ -25,6 +26,7 @@ while :; do
   run make mutants-sim RESULTS="build/soak/mutants-$(git rev-parse --short=12 HEAD)"
   run make cluster-long
   run make namespaces-long
+  run make company-long
   run make overtake-wire WIRE=600s
   run env FUZZTIME=60s scripts/fuzz.sh
   run make mutants
