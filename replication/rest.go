@@ -137,7 +137,7 @@ func (r *Replica) rest() {
 		}
 		return
 	}
-	r.counters.look(t.run.log.Tracking(), t.pending, t.pacer)
+	r.counters.look(t.run.log.Tracking(), t.pending, t.pacer, &r.stores)
 	r.counters.follow(t.run.protocol)
 	r.tellEvictions()
 	if t.epoch != 0 && t.pacer != nil {

@@ -145,11 +145,12 @@ func (c *counters) fail(err error) {
 	c.err = err
 }
 
-// look notes how full tracking is.
-func (c *counters) look(state *tracking.State, pending *tracking.Pending, pacer *tracking.Pacer) {
+// look notes how full tracking is, with all that was taken from the stores.
+func (c *counters) look(state *tracking.State, pending *tracking.Pending, pacer *tracking.Pacer, from *stores) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tracking, c.pending = state.Stats(), pending.Len()
+	from.counted()
 	c.outlook = tracking.Outlook{}
 	if pacer != nil {
 		c.outlook = pacer.Outlook()
@@ -175,7 +176,7 @@ func (r *Replica) Stats() Stats {
 	st.Starved = r.starved.Load()
 	c.mu.Lock()
 	st.Role, st.Epoch, st.Err = c.role, c.epoch, c.err
-	st.PendingOffsets, st.Tracking = c.pending, c.tracking
+	st.PendingOffsets, st.Tracking = c.pending+r.stores.waiting(), c.tracking
 	st.Followers = slices.Clone(c.followers)
 	// An idle stream has no turns, and its window falls all the same.
 	st.WindowMilliseconds = c.outlook.Window(chunk.Timestamp(r.node.steady(r.node.clock.Now()).Milliseconds()))

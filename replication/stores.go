@@ -22,8 +22,10 @@ type stores struct {
 	latest  map[string]*latestStore
 	// changed are those with values that no turn has taken over, each once.
 	changed []*latestStore
-	taken   time.Time // when a turn last took over
-	count   uint64    // of stores
+	// moving are those that a turn has taken over and not counted yet.
+	moving int
+	taken  time.Time // when a turn last took over
+	count  uint64    // of stores
 }
 
 // latestStore is a reference's newest value.
@@ -98,6 +100,7 @@ func (s *stores) take(dst []storedOffset, now time.Time, most int) []storedOffse
 		e.changed = false
 		s.changed[i] = nil
 	}
+	s.moving += len(s.changed)
 	s.changed = s.changed[:0]
 	s.taken = now
 	if len(s.latest) > most {
@@ -132,6 +135,20 @@ func (s *stores) drop(reference string) {
 	}
 }
 
+// counted tells that what turns have taken over is in their figures.
+func (s *stores) counted() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.moving = 0
+}
+
+// waiting counts the references with values that are in no turn's figures.
+func (s *stores) waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.changed) + s.moving
+}
+
 // stored counts the stores since the node's start.
 func (s *stores) stored() uint64 {
 	s.mu.Lock()
@@ -143,5 +160,5 @@ func (s *stores) stored() uint64 {
 func (s *stores) lead(leading bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leading, s.latest, s.changed = leading, nil, nil
+	s.leading, s.latest, s.changed, s.moving = leading, nil, nil, 0
 }

@@ -137,3 +137,30 @@ func TestStores_clockSetBack(t *testing.T) {
 		}
 	})
 }
+
+// TestStores_countAtOnce: a stored offset counts as pending from the store on,
+// not only once a turn has taken it over.
+func TestStores_countAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vfs.NewMem(), "/data")
+		defer f.stop()
+		f.lead(1)
+		f.must(f.replica.StoreOffset("reader", 1))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := f.replica.Stats().PendingOffsets; n != 0 {
+			t.Fatalf("%d wait after a minute", n)
+		}
+		for i := range chunkOffset(5) {
+			f.must(f.replica.StoreOffset("reader", 2+i))
+			if n := f.replica.Stats().PendingOffsets; n == 0 {
+				t.Errorf("offset %d was stored and waits, none is counted", 2+i)
+			}
+			time.Sleep(2 * storesEvery) // a turn takes it over
+			synctest.Wait()
+			if n := f.replica.Stats().PendingOffsets; n != min(int(i), 1) { // the first is written at once
+				t.Errorf("%d are counted behind the turn, after %d", n, 2+i)
+			}
+		}
+	})
+}
