@@ -146,7 +146,7 @@ func decodeJournal(b []byte) (id chunk.Incarnation, states map[chunk.Incarnation
 	if len(b) < first {
 		return 0, nil, 0, fmt.Errorf("%w: %d bytes", errJournalDamaged, len(b))
 	}
-	head, _, err := manifest.Frames(0, b[:first], journalBodyLength, manifest.AllBefore)
+	head, _, err := manifest.Frames(0, b[:first], 0, journalBodyLength, manifest.AllBefore)
 	if err != nil || len(head) != 1 || len(head[0]) != journalBegin || head[0][0] != journalKindHead {
 		return 0, nil, 0, fmt.Errorf("%w: first record", errJournalDamaged)
 	}
@@ -157,7 +157,7 @@ func decodeJournal(b []byte) (id chunk.Incarnation, states map[chunk.Incarnation
 		return 0, nil, 0, fmt.Errorf("%w: magic %08x", errJournalDamaged, m)
 	}
 	id = chunk.Incarnation(be.Uint64(head[0][8:]))
-	bodies, good, err := manifest.Frames(id, b[first:], journalBodyLength, journalSynced)
+	bodies, good, err := manifest.Frames(id, b[first:], first, journalBodyLength, journalSynced)
 	if err != nil {
 		return 0, nil, 0, fmt.Errorf("%w: %w", errJournalDamaged, err)
 	}

@@ -442,3 +442,24 @@ func TestJournal_fullDiskBehindRename(t *testing.T) {
 		t.Errorf("promise is %d", s.Promise)
 	}
 }
+
+// A record that a border between the file's sectors parts, and whose end holds a
+// single set bit, is torn if that end is zero, and no damage: the journal stays.
+func TestJournal_tornToOneBit(t *testing.T) {
+	const id = 7
+	b := appendJournalBegin(nil, id)
+	states := 0
+	for end := 0; end <= 1024; states++ {
+		b = appendJournalState(b, id, chunk.Incarnation(1+states), int64(len(b)), &StreamState{Promise: 3, Registration: 2})
+		end = len(b)
+	}
+	clear(b[1024:])
+	_, got, good, err := decodeJournal(b)
+	if err != nil || len(got) != states-1 || good >= 1024 {
+		t.Errorf("%d of %d states, %d bytes are good, %v", len(got), states, good, err)
+	}
+	b[700] ^= 4
+	if _, _, _, err := decodeJournal(b); !errors.Is(err, errJournalDamaged) {
+		t.Errorf("rot before it is %v", err)
+	}
+}

@@ -61,18 +61,19 @@ func frameAt(inc chunk.Incarnation, b []byte) (body []byte, ok bool) {
 
 // Frames splits a file of frames. It returns the bodies of the valid records
 // from the start, which alias b, and the bytes they take; what is behind good
-// is the torn end of the last append. bodyLength tells the length that a body
+// is the torn end of the last append. before is how many bytes of the file are in
+// front of b. bodyLength tells the length that a body
 // must have, judged by its first bytes, or −1 for a body of no known kind; it
 // keeps the search for later records cheap. durable tells up to where a record
 // at a position proves the file to have been durable when it was written.
 //
 // Error: ErrDamaged if the first bad record is not a torn end; bodies and good
 // are still those before it.
-func Frames(inc chunk.Incarnation, b []byte, bodyLength func(body []byte) int, durable func(body []byte, at int) int) (bodies [][]byte, good int, err error) {
+func Frames(inc chunk.Incarnation, b []byte, before int, bodyLength func(body []byte) int, durable func(body []byte, at int) int) (bodies [][]byte, good int, err error) {
 	for good < len(b) {
 		body, ok := frameAt(inc, b[good:])
 		if !ok {
-			return bodies, good, judgeBad(inc, b, good, bodyLength, durable)
+			return bodies, good, judgeBad(inc, b, before, good, bodyLength, durable)
 		}
 		bodies = append(bodies, body)
 		good += frameHeaderLength + len(body)
@@ -86,7 +87,7 @@ func AllBefore(_ []byte, at int) int { return at }
 
 // judgeBad decides between a torn end and damage: nothing that follows a torn end
 // proves it to have been durable, and it does not look like rot.
-func judgeBad(inc chunk.Incarnation, b []byte, bad int, bodyLength func([]byte) int, durable func([]byte, int) int) error {
+func judgeBad(inc chunk.Incarnation, b []byte, before, bad int, bodyLength func([]byte) int, durable func([]byte, int) int) error {
 	end := len(b) // of what is bad
 	for at := bad + 1; at+frameHeaderLength < len(b); at++ {
 		n := bodyLength(b[at+frameHeaderLength:])
@@ -102,7 +103,7 @@ func judgeBad(inc chunk.Incarnation, b []byte, bad int, bodyLength func([]byte) 
 		}
 		end = min(end, at)
 	}
-	if at, ok := flippedOnce(inc, b[bad:end]); ok && !tornBefore(b, bad, bad+at) {
+	if at, ok := flippedOnce(inc, b[bad:end]); ok && !tornBefore(b, before, bad, bad+at) {
 		return fmt.Errorf("%w: one bit of the record at %d is wrong", ErrDamaged, bad)
 	}
 	return nil
@@ -115,8 +116,8 @@ const sectorLength = 512
 // never written: from a border between sectors inside of the record on,
 // everything is zero. Where a record's end holds a single bit that is set, its
 // torn write differs from it by that bit alone.
-func tornBefore(b []byte, record, wrong int) bool {
-	border := wrong - wrong%sectorLength
+func tornBefore(b []byte, before, record, wrong int) bool {
+	border := wrong - (before+wrong)%sectorLength
 	return border > record && len(bytes.Trim(b[border:], "\x00")) == 0
 }
 

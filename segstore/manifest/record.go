@@ -200,7 +200,7 @@ func checkBegin(inc chunk.Incarnation, b []byte) error {
 // wholly torn file gives no record and good 0.
 // Errors: ErrDamaged, ErrVersion, ErrContradiction, with the records before.
 func Decode(inc chunk.Incarnation, file []byte) (records []Record, good int, err error) {
-	bodies, good, err := Frames(inc, file, bodyLength, AllBefore)
+	bodies, good, err := Frames(inc, file, 0, bodyLength, AllBefore)
 	records = make([]Record, 0, max(len(bodies)-1, 0))
 	for i, b := range bodies {
 		r, bad := readBody(inc, b)

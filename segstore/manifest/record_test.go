@@ -113,13 +113,13 @@ func TestFrames_tornToOneBit(t *testing.T) {
 		first := AppendFrame(nil, testIncarnation, bytes.Repeat([]byte{1}, sectorLength+behind-100-2*frameHeaderLength))
 		file := AppendFrame(bytes.Clone(first), testIncarnation, body)
 		clear(file[sectorLength:])
-		if _, good, err := Frames(testIncarnation, file, noBody, AllBefore); err != nil || good != len(first) {
+		if _, good, err := Frames(testIncarnation, file, 0, noBody, AllBefore); err != nil || good != len(first) {
 			t.Fatalf("%d bytes behind the border: %d good, %v", behind, good, err)
 		}
 		// The same bit in a record that no border crosses was written and is rot.
 		lone := AppendFrame(nil, testIncarnation, body)
 		lone[len(lone)-1-behind/2] = 0
-		if _, _, err := Frames(testIncarnation, lone, noBody, AllBefore); !errors.Is(err, ErrDamaged) {
+		if _, _, err := Frames(testIncarnation, lone, 0, noBody, AllBefore); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("%d bytes behind the border: rot is %v", behind, err)
 		}
 	}
