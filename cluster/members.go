@@ -103,7 +103,10 @@ func (c *Cluster) transferHere(ctx context.Context, to protocol.NodeID) (nothing
 	if _, member := c.View().Node(to); to != "" && !member {
 		return nothing{}, nodeMissing(to)
 	}
-	return nothing{}, fmt.Errorf("%w: no other voter on metadata answers (asked for %q)", catalog.ErrUnsafe, to)
+	if to != "" {
+		return nothing{}, fmt.Errorf("%w: node %q has no vote on metadata", catalog.ErrUnsafe, to)
+	}
+	return nothing{}, fmt.Errorf("%w: no other voter on metadata answers", catalog.ErrUnsafe)
 }
 
 func nodeMissing(node protocol.NodeID) error {
