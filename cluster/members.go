@@ -32,15 +32,28 @@ type Overview struct {
 	// Seen is false where this is what the node knows by itself, since no leader
 	// answers.
 	Seen bool `json:"seen"`
+	// Removed: the node that was asked is no member any more.
+	Removed bool `json:"-"`
 }
 
 // Overview asks the leader, and says what this node knows if there is none.
 func (c *Cluster) Overview(ctx context.Context) Overview {
 	o, err := atLeader(ctx, c, methodMembers, nothing{}, c.overviewHere)
-	if err == nil {
-		return o
+	if err != nil {
+		o = c.overview()
 	}
-	return c.overview()
+	o.Removed = c.Removed()
+	return o
+}
+
+// Removed tells whether this node knows that it is no member any more. What it
+// has of the catalog then stays as it was when that happened.
+func (c *Cluster) Removed() bool {
+	if !c.entered.Load() {
+		return false // it was not taken in so far
+	}
+	_, member := c.View().Node(c.config.Node)
+	return !member
 }
 
 func (c *Cluster) overviewHere(context.Context, nothing) (Overview, error) {
