@@ -206,6 +206,9 @@ type Verdict struct {
 	Records  uint64   `json:"records"`
 	Bytes    int64    `json:"bytes"`    // of the file
 	Problems []string `json:"problems"` // each says where; empty: all is well
+	// Unknown: the node could not be asked, Problems says why, and nothing is
+	// known of any of its files.
+	Unknown bool `json:"unknown,omitempty"`
 }
 
 // The kinds of a Reference.

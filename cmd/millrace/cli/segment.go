@@ -206,7 +206,8 @@ func segmentVerify(t *terminal) *cobra.Command {
 		Use: "verify STREAM | FILE | --all", Short: "read every byte of a stream's files and check it", Args: arguments(0, 1),
 		Long: `Reads every byte of a stream's files and checks it: both CRCs of each chunk, that
 offsets, digests and epochs follow each other, and that footers tell the truth.
-Changes nothing. Exits with 8 if anything is wrong, or a node does not answer.`,
+Changes nothing. Exits with 8 if anything is wrong, or a replica could not be read
+since its node does not answer.`,
 		Example: examples(
 			"millrace segment verify orders", "all replicas of a stream",
 			"millrace segment verify orders --node n2", "one replica",
@@ -214,6 +215,7 @@ Changes nothing. Exits with 8 if anything is wrong, or a node does not answer.`,
 			"millrace segment verify --all --data-dir ./millrace-data", "a stopped node's files"),
 	}
 	s.addFlags(cmd, t, "all of them")
+	s.allow(cmd, logTimeout)
 	cmd.Flags().BoolVar(&all, "all", false, "every stream")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if all == (len(args) == 1) {
@@ -243,14 +245,20 @@ func verdictsOf(vhost, stream string, list []admin.Verdict) []fileVerdict {
 	return of
 }
 
-func printVerdicts(t *terminal, format string, list []fileVerdict) error {
+func printVerdicts(t *terminal, format string, verdicts []fileVerdict) error {
 	out := listing{columns: []column{left("SEGMENT"), right("CHUNKS"), right("RECORDS"), right("BYTES"), left("FOUND"), left("NODE"),
 		left("STREAM"), more(left("VHOST"))}}
-	bad := 0
-	for _, v := range list {
+	bad, files := 0, 0
+	var silent []string
+	for _, v := range verdicts {
 		found := "good"
-		if len(v.Problems) > 0 {
+		if v.Unknown {
+			silent = append(silent, v.Stream+" on "+v.Node)
+		} else {
 			bad += len(v.Problems)
+			files++
+		}
+		if len(v.Problems) > 0 {
 			found = v.Problems[0]
 			if more := len(v.Problems) - 1; more > 0 {
 				found += " (and " + strconv.Itoa(more) + " more)"
@@ -261,8 +269,15 @@ func printVerdicts(t *terminal, format string, list []fileVerdict) error {
 	if err := out.print(t.out, format); err != nil {
 		return err
 	}
+	var wrong []string
 	if bad > 0 {
-		return fail(exitDegraded, "not as it should be: %s in %s", some(bad, "place"), some(len(list), "file"))
+		wrong = append(wrong, fmt.Sprintf("not as it should be: %s in %s", some(bad, "place"), some(files, "file")))
+	}
+	if len(silent) > 0 {
+		wrong = append(wrong, fmt.Sprintf("not asked, since the node does not answer: %s%s", some(len(silent), "replica"), list(silent)))
+	}
+	if len(wrong) > 0 {
+		return fail(exitDegraded, "%s", strings.Join(wrong, "\n"))
 	}
 	return nil
 }
