@@ -100,20 +100,22 @@ func segmentList(t *terminal) *cobra.Command {
 // segmentListing shows segments: what their bytes are for, what compaction could
 // gain (DROPPABLE) and has gained since the log was opened (DROPPED).
 func segmentListing(list []admin.Segment) listing {
-	out := listing{columns: []column{left("SEGMENT"), right("FIRST"), right("NEXT"), right("MESSAGES"), right("USER"),
-		right("TRAILERS"), right("DELTAS"), right("SNAPSHOTS"), right("FILTERS"), right("INDEX"), right("DISK"),
-		right("DROPPABLE"), right("DROPPED"), left("STATE"), more(right("CHUNKS")), more(right("OFFSETS")),
-		more(right("SEQUENCES")), more(left("UNIT")), more(left("OLDEST")), more(left("NEWEST"))}}
+	out := listing{columns: []column{left("SEGMENT"), right("FIRST").named("first_offset"), right("NEXT").named("next_offset"), right("MESSAGES"),
+		right("USER").named("user_bytes"), right("TRAILERS").named("trailer_bytes"), right("DELTAS").named("delta_bytes"),
+		right("SNAPSHOTS").named("snapshot_bytes"), right("FILTERS").named("filter_bytes"), right("INDEX").named("index_bytes"),
+		right("DISK").named("disk_bytes"), right("DROPPABLE").named("droppable_bytes"), right("DROPPED").named("dropped_bytes"),
+		left("STATE"), more(right("CHUNKS")), more(right("OFFSETS").named("tracking_bytes")),
+		more(right("SEQUENCES").named("sequence_bytes")), more(left("UNIT")), more(left("OLDEST")), more(left("NEWEST"))}}
 	for _, g := range list {
 		unit := "-"
 		if g.UnitStart {
 			unit = "starts"
 		}
 		b := g.Bytes
-		out.add(g, g.File, count(g.FirstOffset), count(g.NextOffset), count(g.Records), size(b.User),
-			size(b.Trailer), size(b.Delta), size(b.Snapshot), size(b.Filter), size(b.Index), size(b.Disk),
-			size(g.Droppable), size(g.Dropped), g.State, count(g.Chunks), size(g.TrackingBytes),
-			size(g.SequenceBytes), unit, moment(g.FirstTimestamp), moment(g.LastTimestamp))
+		out.add(g, g.File, counted(g.FirstOffset), counted(g.NextOffset), counted(g.Records), sized(b.User),
+			sized(b.Trailer), sized(b.Delta), sized(b.Snapshot), sized(b.Filter), sized(b.Index), sized(b.Disk),
+			sized(g.Droppable), sized(g.Dropped), g.State, counted(g.Chunks), sized(g.TrackingBytes),
+			sized(g.SequenceBytes), unit, dated(g.FirstTimestamp), dated(g.LastTimestamp))
 	}
 	return out
 }
@@ -152,12 +154,13 @@ func segmentDump(t *terminal) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		out := listing{columns: []column{right("POSITION"), right("LSN"), right("EPOCH"), left("TYPE"), right("FIRST"),
-			right("ENTRIES"), right("RECORDS"), right("DATA"), right("TRAILER"), right("FILTER"), left("TIME"), left("FLAGS")}}
+		out := listing{columns: []column{right("POSITION"), right("LSN"), right("EPOCH"), left("TYPE"), right("FIRST").named("first_offset"),
+			right("ENTRIES"), right("RECORDS"), right("DATA").named("data_bytes"), right("TRAILER").named("trailer_bytes"),
+			right("FILTER").named("filter_bytes"), left("TIME"), left("FLAGS")}}
 		for _, c := range list {
-			out.add(c, strconv.FormatInt(c.Position, 10), count(c.LSN), count(c.Epoch), c.Type, count(c.FirstOffset),
+			out.add(c, strconv.FormatInt(c.Position, 10), counted(c.LSN), counted(c.Epoch), c.Type, counted(c.FirstOffset),
 				strconv.Itoa(c.Entries), strconv.FormatUint(uint64(c.Records), 10), strconv.Itoa(c.DataBytes),
-				strconv.Itoa(c.TrailerBytes), strconv.Itoa(c.FilterBytes), moment(c.Timestamp), c.Flags)
+				strconv.Itoa(c.TrailerBytes), strconv.Itoa(c.FilterBytes), dated(c.Timestamp), c.Flags)
 		}
 		return out.print(t.out, s.format)
 	}
@@ -264,7 +267,7 @@ func printVerdicts(t *terminal, format string, verdicts []fileVerdict) error {
 				found += " (and " + strconv.Itoa(more) + " more)"
 			}
 		}
-		out.add(v, or(v.File, "-"), count(v.Chunks), count(v.Records), size(uint64(v.Bytes)), found, or(v.Node, "-"), v.Stream, or(v.VHost, "-"))
+		out.add(v, or(v.File, "-"), counted(v.Chunks), counted(v.Records), sized(uint64(v.Bytes)), found, or(v.Node, "-"), v.Stream, or(v.VHost, "-"))
 	}
 	if err := out.print(t.out, format); err != nil {
 		return err

@@ -147,19 +147,21 @@ asked for, since nodes are down, is shown as "?".`,
 		if err := q.call(cmd.Context(), "GET", path, nil, &list); err != nil {
 			return err
 		}
-		out := listing{columns: []column{left("NAME"), left("VHOST"), right("MESSAGES"), right("FIRST"), right("NEXT"),
-			right("USER"), right("TRACKING"), right("SEGMENTS"), left("LEADER"), more(right("OF USER")), more(right("OF BOUND")),
-			more(right("OFFSETS")), more(right("PUBLISHERS")), more(right("WINDOW")), more(right("DROPPABLE")), more(right("DISK"))}}
+		out := listing{columns: []column{left("NAME"), left("VHOST"), right("MESSAGES"), right("FIRST").named("first_offset"), right("NEXT").named("next_offset"),
+			right("USER").named("user_bytes"), right("TRACKING").named("tracking_bytes"), right("SEGMENTS"), left("LEADER"),
+			more(right("OF USER").named("of_user_ratio")), more(right("OF BOUND").named("of_bound_ratio")),
+			more(right("OFFSETS").named("stored_offsets")), more(right("PUBLISHERS")), more(right("WINDOW").named("window_ms")),
+			more(right("DROPPABLE").named("droppable_bytes")), more(right("DISK").named("disk_bytes"))}}
 		for _, s := range list {
 			if s.FiguresOf == "" {
 				out.add(s, unknownFigures(&s)...)
 				continue
 			}
-			out.add(s, s.Name, s.VHost, count(s.Messages), count(s.FirstOffset), count(s.NextOffset),
-				size(s.Bytes.User), size(s.Bytes.Tracking()), strconv.Itoa(s.Segments), or(s.Leader, "none"),
-				percent(s.TrackingBytes, s.Bytes.User), percent(s.TrackingBytes, s.TrackingBound),
-				strconv.Itoa(s.StoredOffsets), strconv.Itoa(s.Sequences), milliseconds(s.WindowMS),
-				size(s.Compaction.Droppable), size(s.Bytes.Disk))
+			out.add(s, s.Name, s.VHost, counted(s.Messages), counted(s.FirstOffset), counted(s.NextOffset),
+				sized(s.Bytes.User), sized(s.Bytes.Tracking()), strconv.Itoa(s.Segments), ledBy(&s),
+				shared(s.TrackingBytes, s.Bytes.User), shared(s.TrackingBytes, s.TrackingBound),
+				strconv.Itoa(s.StoredOffsets), strconv.Itoa(s.Sequences), lasted(s.WindowMS, milliseconds(s.WindowMS)),
+				sized(s.Compaction.Droppable), sized(s.Bytes.Disk))
 		}
 		return out.print(t.out, q.format)
 	}
@@ -167,13 +169,15 @@ asked for, since nodes are down, is shown as "?".`,
 }
 
 // unknownFigures is a row of a stream whose replicas nobody could ask.
-func unknownFigures(s *admin.Stream) []string {
-	row := []string{s.Name, s.VHost, "?", "?", "?", "?", "?", "?", or(s.Leader, "none")}
+func unknownFigures(s *admin.Stream) []any {
+	row := []any{s.Name, s.VHost, unknownCell, unknownCell, unknownCell, unknownCell, unknownCell, unknownCell, ledBy(s)}
 	for len(row) < 16 {
-		row = append(row, "?")
+		row = append(row, unknownCell)
 	}
 	return row
 }
+
+func ledBy(s *admin.Stream) cell { return cell{or(s.Leader, "none"), s.Leader} }
 
 func streamDescribe(t *terminal) *cobra.Command {
 	var q atNode
