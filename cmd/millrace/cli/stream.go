@@ -221,7 +221,7 @@ Replicas     %s   leader %s   epoch %d
 Arguments    %s
 Messages     %s   offsets %s up to %s
 Size         %s in %s   user %s   trailers %s   deltas %s   snapshots %s   filters %s   indexes %s
-Tracking     %s of stored offsets: %s of user bytes, %s of the %s that they may take   %s of publishers' sequences
+Tracking     %s of stored offsets, each leader's barrier included: %s of user bytes, %s of the %s that they may take   %s of publishers' sequences
 References   %s of %s stored offsets, %d evicted, %d not written yet   %s of %s publishers, %d evicted
 Window       %s: so far back a stored offset may fall if all power is lost
 Compaction   could gain %s   has gained %s in %s and %s, %d failed, since the log was opened
