@@ -98,15 +98,15 @@ func parseLimits(set []string) (map[string]string, error) {
 			}
 			value = strconv.FormatUint(n, 10)
 		default:
-			value = protocolAge(value)
+			var err error
+			if value, err = protocolAge(value); err != nil {
+				return nil, err
+			}
 		}
 		limits[key] = value
 	}
 	return limits, nil
 }
-
-// protocolAge is an age as the protocol writes it: days as D; people write d.
-func protocolAge(age string) string { return strings.ReplaceAll(age, "d", "D") }
 
 func limitQuery(limits map[string]string) string {
 	if len(limits) == 0 {

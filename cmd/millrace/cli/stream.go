@@ -83,7 +83,7 @@ func streamCreate(t *terminal) *cobra.Command {
 	}
 	q.addFlags(cmd, t)
 	cmd.Flags().StringVar(&maxBytes, "max-bytes", "", "user bytes to keep, such as 20GB; oldest segments go first")
-	cmd.Flags().StringVar(&maxAge, "max-age", "", "how long to keep messages, such as 7d or 12h")
+	cmd.Flags().StringVar(&maxAge, "max-age", "", "how long to keep messages, such as 7d, 2w or 12h")
 	cmd.Flags().StringVar(&segmentBytes, "segment-bytes", "", "user bytes in one file, such as 500MB")
 	cmd.Flags().StringVar(&locator, "leader-locator", "", "client-local or balanced")
 	cmd.Flags().IntVar(&replicas, "replicas", 0, "copies; 0 = the cluster's choice")
@@ -100,7 +100,11 @@ func streamCreate(t *terminal) *cobra.Command {
 			}
 		}
 		if maxAge != "" {
-			arguments["max-age"] = protocolAge(maxAge)
+			age, err := protocolAge(maxAge)
+			if err != nil {
+				return err
+			}
+			arguments["max-age"] = age
 		}
 		if locator != "" {
 			arguments["queue-leader-locator"] = locator

@@ -318,7 +318,7 @@ func trackingExpire(t *terminal) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		age, ok := parsePeriod(olderThan)
 		if !ok {
-			return usage("--older-than %q is no period", olderThan).suggest("--older-than 30d")
+			return usage("--older-than %q is no period", olderThan).suggest("--older-than 30d", "such as "+periodExample)
 		}
 		path := streamPath(c.vhost, args[0]) + "/tracking/expire"
 		expire := func(dry bool) (list []admin.Reference, err error) {
