@@ -196,7 +196,13 @@ func (c *Cluster) removeDeparted(ctx context.Context) {
 			_, _ = c.transferHere(ctx, "") // the next leader removes it
 			return
 		}
-		err := c.do(ctx, &catalog.RemoveNode{ID: node})
+		// Others may have gone since the removal was asked for. A node that is no
+		// member any more votes no more, whatever raft has it down for.
+		servers, err := c.servers(ctx)
+		if err != nil || catalog.MajorityWithout(votersOf(servers), node, c.reached) != nil {
+			continue
+		}
+		err = c.do(ctx, &catalog.RemoveNode{ID: node})
 		switch {
 		case err == nil:
 			c.log.Info("a node was removed", "node", node)
