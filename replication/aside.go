@@ -1,9 +1,11 @@
 package replication
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/millrace/millrace/replication/protocol"
+	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
 )
 
@@ -20,12 +22,20 @@ func (r *Replica) hurt(of *run) {
 	commit, _ := t.run.protocol.Commit()
 	d := t.run.log.DamagedAbove(commit)
 	if d == nil {
+		t.ageWant = true // a leader seals an unsealed segment, so that it can be fetched again
 		return
 	}
+	r.distrust()
+	r.fail(fmt.Errorf("%s is set aside, with damage above its known commit %d: %w", r.stream.Name, commit, d))
+}
+
+// distrust sets the replica aside: what its log holds above the known commit is
+// unproven, up to where it was durable.
+func (r *Replica) distrust() {
+	t := &r.turns
 	t.unproven = later(t.unproven, t.run.protocol.Durable())
 	t.dropWant = true
 	r.step(protocol.Input{Kind: protocol.InDamaged, Tail: t.unproven})
-	r.fail(fmt.Errorf("%s is set aside, with damage above its known commit %d: %w", r.stream.Name, commit, d))
 }
 
 func later(a, b chunk.Tail) chunk.Tail {
@@ -35,17 +45,43 @@ func later(a, b chunk.Tail) chunk.Tail {
 	return a
 }
 
-// dropUnproven gives up the damaged segments above the known commit and what is
-// behind them, once there is a leader that was elected in spite of the durable
-// mark and therefore has it all. Before that nothing is cut. A run that
-// has cut ends: its protocol knows of chunks that are gone.
-func (r *Replica) dropUnproven() {
+// opened tells whether a leader has opened a session with this replica. One that
+// is damaged lets nobody before it is entered anew.
+func (r *Replica) opened() bool {
 	t := &r.turns
-	if !t.dropWant || t.failed != nil || t.run == nil || t.run.log.Err() != nil {
-		return
+	if t.failed != nil || t.run == nil {
+		return false
 	}
 	follower, ok := t.run.protocol.Following()
-	if !ok || !follower.Opened() {
+	return ok && follower.Opened()
+}
+
+// dropDamage gives up the damaged end of the log, which a start has found, once a
+// leader is there to fill it again: it was elected in spite of the durable mark
+// and therefore has it all (A7). Before that nothing is cut, and the only replica
+// of a stream keeps its damage, which every start finds and names.
+func (r *Replica) dropDamage() {
+	t := &r.turns
+	if !errors.Is(t.run.log.Err(), segstore.ErrDamaged) {
+		return
+	}
+	found, err := t.run.log.DropDamaged()
+	if err == nil && found.Tail != t.run.protocol.Tail() {
+		// The segment before is damaged too, which was not read until the log
+		// ended in it: the protocol must not go on with a tail that is not there.
+		err = fmt.Errorf("%s has lost more than the end of its log: %w", r.stream.Name, segstore.ErrDamaged)
+	}
+	if err != nil {
+		r.fail(err)
+	}
+}
+
+// dropUnproven does the same for what is damaged above the known commit although
+// the log's end is good. A run that has cut ends: its protocol knows of chunks
+// that are gone.
+func (r *Replica) dropUnproven() {
+	t := &r.turns
+	if !t.dropWant || t.failed != nil || t.run.log.Err() != nil {
 		return
 	}
 	commit, _ := t.run.protocol.Commit()

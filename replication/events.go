@@ -90,12 +90,6 @@ func (r *Replica) request(e *event) {
 		e.input.Known = t.run.log.Tracking().Known()
 	}
 	r.step(*e.input)
-	if e.input.Kind == protocol.InRegistered && t.run != nil {
-		t.run.registered = true
-	}
-	if e.input.Kind == protocol.InRegistered || e.input.Kind == protocol.InConfig {
-		r.dropDamage()
-	}
 	if t.lead {
 		// Only now: an assignment that comes once more must not bring back what
 		// has been stored over since.

@@ -1,9 +1,6 @@
 package replication
 
 import (
-	"errors"
-	"fmt"
-
 	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/segstore/chunk"
@@ -113,29 +110,5 @@ func (r *Replica) hold(out *protocol.Output) {
 		if updates[i].Epoch == out.Epoch {
 			t.pending.Add(updates[i])
 		}
-	}
-}
-
-// dropDamage drops the damaged end of the log, once the metadata has set this
-// replica aside: a leader fills it again (A7). The only replica of a stream keeps
-// its damage, which every start finds and names: there is nothing to put there.
-// Which of both it is the configuration tells, whichever comes first.
-func (r *Replica) dropDamage() {
-	t := &r.turns
-	if t.failed != nil || t.run == nil || !t.run.registered || !t.run.protocol.Configured() {
-		return
-	}
-	t.run.registered = false
-	if t.run.protocol.Alone() || !errors.Is(t.run.log.Err(), segstore.ErrDamaged) {
-		return
-	}
-	found, err := t.run.log.DropDamaged()
-	if err == nil && found.Tail != t.run.protocol.Tail() {
-		// The segment before is damaged too, which was not read until the log
-		// ended in it: the protocol must not go on with a tail that is not there.
-		err = fmt.Errorf("%s has lost more than the end of its log: %w", r.stream.Name, segstore.ErrDamaged)
-	}
-	if err != nil {
-		r.fail(err)
 	}
 }

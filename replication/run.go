@@ -22,9 +22,6 @@ type run struct {
 	syncing bool
 	syncID  uint64
 	synced  func(chunk.Tail, error) // its answer, bound once
-	// registered: the metadata has set this run's replica aside, and it has not
-	// looked yet whether its log's end is damaged.
-	registered bool
 }
 
 // startRun opens the log and begins a run under a new id. The replica follows
@@ -62,6 +59,8 @@ func (r *Replica) startRun() error {
 		t.dropWant = true
 		t.unproven = later(t.unproven, chunk.Tail{Epoch: found.Tail.Epoch, LSN: found.Mark})
 		r.step(protocol.Input{Kind: protocol.InDamaged, Tail: t.unproven})
+	} else if log.DamagedAbove(log.Commit()) != nil {
+		r.distrust() // a sealed file is missing, or of another length
 	}
 	return nil
 }

@@ -180,7 +180,8 @@ func (r *Replica) hearFrame(a *arrival) {
 	t.arrived = &a.Frame
 	r.step(protocol.Input{Kind: protocol.InMessage, Peer: a.peer, Message: &a.Message})
 	t.arrived = nil
-	if a.Message.Kind == protocol.MsgHello {
+	if a.Message.Kind == protocol.MsgHello && r.opened() {
+		r.dropDamage()
 		r.dropUnproven()
 	}
 }

@@ -218,7 +218,7 @@ func (l *Log) ShouldRoll(now time.Time, appending Appending, stored int64) RollK
 		ControlBytes: s.ControlBytes(), UserBytes: s.UserBytes,
 		SnapshotBytes:   snapshot,
 		ControlBytesMin: l.config.ControlBytes, ControlPerMille: l.config.ControlPerMille,
-		HeldBytes: held + stored, HeldBound: bound,
+		HeldBytes: held + stored, HeldBound: bound, Damaged: l.active.harm() != nil,
 	})
 }
 

@@ -269,8 +269,8 @@ func (w *World) mayWipe(n *node) bool {
 }
 
 // rotOne flips a bit in a segment file, always of the same node: one copy of
-// everything stays good. In the file that is being written to it happens while
-// the node is down.
+// everything stays good. In the file that is being written to a start finds it, or
+// the scrub.
 func (w *World) rotOne() {
 	n := w.rotten
 	if n == nil {
@@ -311,7 +311,7 @@ func (w *World) rotOne() {
 	if newest[file] && !w.othersHold(n) {
 		return
 	}
-	if n.up && newest[file] {
+	if n.up && newest[file] && w.chance(500) {
 		n.crash()
 	}
 	at, bit := w.rng.Uint64(), byte(1)<<w.rng.IntN(8)

@@ -213,16 +213,6 @@ func (r *Replica) Aside() bool { return r.journal.Aside }
 // Epochs are the log's epoch lines; the caller must not change them.
 func (r *Replica) Epochs() []EpochLine { return r.table.Lines() }
 
-// Configured tells whether the stream's replicas are known yet: InConfig or
-// InAssign has come since the start.
-func (r *Replica) Configured() bool { return len(r.config.Members) != 0 }
-
-// Alone tells whether no other replica of the stream is known, which could fill
-// this one.
-func (r *Replica) Alone() bool {
-	return len(r.config.Members) == 1 && r.config.Members[0].Node == r.self
-}
-
 // Confirmable tells whether a publish that the chunk at n carries, or carried
 // when it was sent the first time, may be confirmed (F2).
 func (r *Replica) Confirmable(n chunk.LSN) bool { return n <= r.commit || !r.rules.dupCommitted }

@@ -12,8 +12,9 @@ const (
 	RollSize
 	// RollAge: the unit's first user chunk is old enough.
 	RollAge
-	// RollControl: tracking has piled up where compaction can't take it, and only
-	// a new segment changes that. It begins no unit.
+	// RollControl: tracking has piled up where compaction can't take it, or the
+	// active segment is damaged, and only a new segment changes that. It begins no
+	// unit.
 	RollControl
 )
 
@@ -33,8 +34,8 @@ const (
 	AppendingUser Appending = iota
 	// AppendingDelta: a delta. Only a control roll may.
 	AppendingDelta
-	// AppendingNothing: it is only looked whether the log is due by age, the one roll
-	// that needs no append.
+	// AppendingNothing: it is only looked whether the log is due by age or for its
+	// damage, the rolls that need no append.
 	AppendingNothing
 )
 
@@ -63,6 +64,9 @@ type RollInput struct {
 	// HeldBytes and HeldBound are what HeldTracking tells of the log with what is
 	// about to be appended.
 	HeldBytes, HeldBound int64
+	// Damaged: the active segment is known to be. Only a sealed one can be fetched
+	// again from another replica.
+	Damaged bool
 }
 
 // Roll decides. Size goes before age, age before control.
@@ -76,6 +80,8 @@ func Roll(in *RollInput) RollKind {
 	case in.Appending != AppendingDelta && in.UnitUsed && in.MaxAge > 0 && int64(in.Now-in.UnitFirst) > in.MaxAge/4:
 		return RollAge
 	case in.Holds && in.Appending != AppendingNothing && (in.controlHeavy() || pressing(in.HeldBytes, in.HeldBound)):
+		return RollControl
+	case in.Holds && in.Damaged:
 		return RollControl
 	}
 	return RollNone

@@ -39,6 +39,8 @@ func TestRoll(t *testing.T) {
 		{"what is held is not", func(in *RollInput) { in.HeldBytes, in.HeldBound = 3000, 4000 }, RollNone},
 		{"nor does it roll without an append", func(in *RollInput) { in.Appending, in.HeldBytes = AppendingNothing, 1<<40 }, RollNone},
 		{"nor behind a snapshot alone", func(in *RollInput) { in.Holds, in.HeldBytes = false, 1<<40 }, RollNone},
+		{"damage, though nothing is appended", func(in *RollInput) { in.Appending, in.Damaged = AppendingNothing, true }, RollControl},
+		{"damage of a snapshot alone", func(in *RollInput) { in.Holds, in.Damaged = false, true }, RollNone},
 		{"huge counts", func(in *RollInput) { in.ControlBytes, in.UserBytes = 1<<50, 1<<62 }, RollNone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
