@@ -28,7 +28,7 @@ type lane struct {
 	closed     []uint64
 	sweeping   bool
 
-	stores  map[storeKey]*storeValue
+	stores  map[storeKey]*chunk.Offset
 	storing int // requests under way
 	// sending orders requests with offsets: taken before mu, held while they are
 	// given away.
@@ -38,13 +38,6 @@ type lane struct {
 type storeKey struct {
 	stream    chunk.Incarnation
 	reference string
-}
-
-// storeValue is the last offset of a reference, and the epoch of the leader that
-// it is for.
-type storeValue struct {
-	epoch  chunk.Epoch
-	offset chunk.Offset
 }
 
 // Bounds of what is unanswered on a lane: half of what the link allows, which
@@ -75,7 +68,7 @@ const (
 func newLane(b *Broker, node string) *lane {
 	return &lane{
 		broker: b, node: node, shares: map[chunk.Incarnation]int{},
-		publishers: map[uint64]*remotePublisher{}, stores: map[storeKey]*storeValue{},
+		publishers: map[uint64]*remotePublisher{}, stores: map[storeKey]*chunk.Offset{},
 	}
 }
 
@@ -297,13 +290,11 @@ func (l *lane) sweep() {
 
 // store keeps an offset until the requests before it are answered. False: too
 // many wait.
-func (l *lane) store(stream chunk.Incarnation, epoch chunk.Epoch, reference string, offset chunk.Offset) bool {
+func (l *lane) store(stream chunk.Incarnation, reference string, offset chunk.Offset) bool {
 	l.mu.Lock()
 	key := storeKey{stream, reference}
 	if waits := l.stores[key]; waits != nil {
-		if epoch >= waits.epoch { // else its session has not heard of the election yet
-			*waits = storeValue{epoch, offset}
-		}
+		*waits = offset
 		l.mu.Unlock()
 		return true
 	}
@@ -312,7 +303,7 @@ func (l *lane) store(stream chunk.Incarnation, epoch chunk.Epoch, reference stri
 		return false
 	}
 	key.reference = strings.Clone(reference) // the caller's bytes are used again
-	l.stores[key] = &storeValue{epoch, offset}
+	l.stores[key] = &offset
 	idle := l.storing == 0
 	l.mu.Unlock()
 	if idle {
@@ -332,14 +323,14 @@ func (l *lane) sendStores() (all bool) {
 		return true
 	}
 	waiting := l.stores // ours alone from here on
-	l.stores = map[storeKey]*storeValue{}
+	l.stores = map[storeKey]*chunk.Offset{}
 	l.storing++
 	l.mu.Unlock()
 	defer l.stored()
 	all = true
 	var body []byte
-	for key, value := range waiting {
-		s := stored{key.stream, value.epoch, value.offset, key.reference}
+	for key, offset := range waiting {
+		s := stored{key.stream, *offset, key.reference}
 		if body = s.append(body); len(body) >= storesBytes {
 			all = l.sendStore(body) && all
 			body = nil
@@ -378,8 +369,8 @@ func (l *lane) keep(body []byte) {
 	defer l.mu.Unlock()
 	for _, s := range list {
 		key := storeKey{s.stream, s.reference}
-		if newer := l.stores[key]; newer == nil || newer.epoch < s.epoch {
-			l.stores[key] = &storeValue{s.epoch, s.offset}
+		if _, newer := l.stores[key]; !newer {
+			l.stores[key] = &s.offset
 		}
 	}
 }

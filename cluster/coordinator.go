@@ -69,7 +69,6 @@ func (c *Cluster) lead() {
 	for {
 		select {
 		case leads := <-c.meta.leads:
-			c.meta.pace(leads)
 			end()
 			reign.Wait()
 			if leads {

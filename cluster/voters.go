@@ -86,7 +86,6 @@ func nextVoterChange(servers []raft.Server, view *catalog.State, self protocol.N
 			voting++
 		}
 	}
-	there := func(id protocol.NodeID) bool { return id == self || up(id) }
 	heir := func() (protocol.NodeID, bool) {
 		for n := range view.Nodes() {
 			if s, ok := in[n.ID]; ok && s == raft.Voter && n.ID != self && up(n.ID) && !n.Draining {
@@ -100,16 +99,12 @@ func nextVoterChange(servers []raft.Server, view *catalog.State, self protocol.N
 		if _, member := view.Node(id); member {
 			continue
 		}
-		if id == self {
-			if to, ok := heir(); ok {
-				return voterChange{yield, to}
-			}
-			continue
+		if id != self {
+			return voterChange{dismiss, id}
 		}
-		if s.Suffrage == raft.Voter && catalog.MajorityWithout(votersOf(servers), id, there) != nil {
-			continue // those that are left could decide nothing
+		if to, ok := heir(); ok {
+			return voterChange{yield, to}
 		}
-		return voterChange{dismiss, id}
 	}
 	for n := range view.Nodes() {
 		if _, ok := in[n.ID]; !ok && up(n.ID) {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,6 +35,21 @@ type Cluster struct {
 func StartCluster(t testing.TB, n int, args ...string) *Cluster {
 	t.Helper()
 	return startCluster(t, onLoopback(t, n, nil), sharedSecret, args)
+}
+
+// StartClusterAt is StartCluster with nodes that reach each other at an address of
+// this machine other than loopback, as they would between machines.
+func StartClusterAt(t testing.TB, host string, n int, args ...string) *Cluster {
+	t.Helper()
+	places := onLoopback(t, n, nil)
+	for i := range places {
+		p := &places[i]
+		for _, at := range []*string{&p.node, &p.gossip, &p.advertised} {
+			_, port, _ := net.SplitHostPort(*at)
+			*at = net.JoinHostPort(host, port)
+		}
+	}
+	return startCluster(t, places, sharedSecret, args)
 }
 
 // StartClusterIn is StartCluster with a data directory given for each node.

@@ -67,7 +67,7 @@ func NoNamespaces() string {
 // StartInNamespaces is StartCluster with each node on a machine of its own, as
 // far as it can tell, and a network between them that can be cut, in each
 // direction for itself. Nodes prove themselves by certificates that their own
-// program issued, and with secret by a shared one as well. It needs what
+// program issued, or with secret by a shared one alone. It needs what
 // NoNamespaces names.
 func StartInNamespaces(t testing.TB, n int, secret bool, args ...string) (*Cluster, *Wires) {
 	t.Helper()
@@ -110,7 +110,7 @@ func PrepareInNamespaces(t testing.TB, n int, secret bool, args ...string) (*Clu
 	}
 	prove := issued
 	if secret {
-		prove = issuedAndSecret
+		prove = sharedSecret
 	}
 	return prepareCluster(t, places, prove, append([]string{"--stream-loopback-users", "nobody"}, args...)), w
 }
@@ -136,12 +136,6 @@ func issued(t testing.TB, dir string) func(node string) []string {
 			"--node-tls-ca", filepath.Join(dir, "ca.crt"),
 		}
 	}
-}
-
-func issuedAndSecret(t testing.TB, dir string) func(node string) []string {
-	t.Helper()
-	certificate, secret := issued(t, dir), sharedSecret(t, dir)
-	return func(node string) []string { return append(certificate(node), secret(node)...) }
 }
 
 // openNamespace makes node i's room, which goes when the test ends.

@@ -100,6 +100,8 @@ func TestCodec_golden(t *testing.T) {
 	all["handshake-challenge"] = a.append(nil)
 	third := proof(secretOf('k'), labelDialer, all["handshake-hello"], all["handshake-challenge"], nil)
 	all["handshake-proof"] = third[:]
+	bound := proof(secretOf('k'), labelDialer, all["handshake-hello"], all["handshake-challenge"], bytes2(bindingBytes, 0xbd))
+	all["handshake-proof-bound"] = bound[:]
 	wel := answer{version: 1, bundle: 0x0506}
 	wel.value = proof(secretOf('k'), labelAcceptor, all["handshake-hello"], all["handshake-challenge"], third[:], wel.append(nil)[:10], nil)
 	all["handshake-welcome"] = wel.append(nil)

@@ -21,6 +21,9 @@ var (
 	ErrNode = errors.New("link: another node")
 	// ErrUnproven: the other side did not prove that it knows the secret.
 	ErrUnproven = errors.New("link: cluster secret not proven")
+	// ErrPlain: one end speaks without TLS on a connection that leaves the machine.
+	// It may be of an older version.
+	ErrPlain = errors.New("link: TLS is needed but between loopback addresses")
 	// ErrCertificate: the other side's certificate is missing, or not of this
 	// cluster's authority.
 	ErrCertificate = errors.New("link: certificate refused")

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -68,29 +69,6 @@ func (m *Mux) credentials() (c credentials, err error) {
 		c.cluster, err = clusterIn(c.cert, m.config.Node)
 	}
 	return c, err
-}
-
-// secure makes the connection a TLS one, if certificates are used, and returns
-// what both ends of it have in common and nobody else knows.
-func (m *Mux) secure(ctx context.Context, conn net.Conn, c *credentials, config *tls.Config, server bool) (net.Conn, *cork, []byte, error) {
-	if c.cert == nil {
-		return conn, nil, nil, nil
-	}
-	under := &cork{Conn: conn}
-	var over *tls.Conn
-	if server {
-		over = tls.Server(under, config)
-	} else {
-		over = tls.Client(under, config)
-	}
-	ctx, cancel := context.WithTimeout(ctx, m.config.TLSTimeout)
-	defer cancel()
-	if err := over.HandshakeContext(ctx); err != nil {
-		return nil, nil, nil, fmt.Errorf("TLS handshake: %w", err)
-	}
-	state := over.ConnectionState()
-	binding, err := state.ExportKeyingMaterial("EXPORTER-millrace-link", nil, 32)
-	return over, under, binding, err
 }
 
 // Dial makes a connection for raft or, within the package, one of a bundle.
@@ -168,11 +146,7 @@ func (m *Mux) dialHandshake(ctx context.Context, conn net.Conn, h hello) (*peerC
 	}
 	h.min, h.max, h.cluster, h.from = versionMin, versionMax, m.belongs(), m.config.Node
 	_, _ = rand.Read(h.nonce[:]) // it never fails
-	var config *tls.Config
-	if cred.cert != nil {
-		config = m.tlsConfig(cred.cert, cred.roots, []string{protocolNames[h.purpose]}, x509.ExtKeyUsageServerAuth, cred.cluster, h.to)
-	}
-	over, under, binding, err := m.secure(ctx, conn, &cred, config, false)
+	over, under, binding, err := m.dialed(ctx, conn, &cred, &h)
 	if err != nil {
 		return nil, err
 	}
@@ -212,16 +186,11 @@ func (m *Mux) acceptHandshake(conn net.Conn) (*peerConn, func(*peerConn), error)
 	if err != nil {
 		return nil, nil, err
 	}
-	var config *tls.Config
-	if cred.cert != nil {
-		names := []string{protocolNames[PurposeLink], protocolNames[PurposeRaft], protocolNames[PurposeKnock]}
-		config = m.tlsConfig(cred.cert, cred.roots, names, x509.ExtKeyUsageClientAuth, cred.cluster, "")
-	}
-	over, under, binding, err := m.secure(m.ctx, conn, &cred, config, true)
+	over, under, binding, early, err := m.accepted(conn, &cred)
 	if err != nil {
 		return nil, nil, err
 	}
-	h, first, err := readHello(over)
+	h, first, err := readHello(io.MultiReader(bytes.NewReader(early), over))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -267,14 +236,11 @@ func (m *Mux) acceptHandshake(conn net.Conn) (*peerConn, func(*peerConn), error)
 // this node is.
 func (m *Mux) checkHello(conn net.Conn, cred *credentials, h *hello) error {
 	if over, is := conn.(*tls.Conn); is {
-		state := over.ConnectionState()
-		if state.NegotiatedProtocol != protocolNames[h.purpose] {
-			return fmt.Errorf("protocol %q for purpose %q: %w", state.NegotiatedProtocol, h.purpose, ErrHandshake)
+		if err := checkTLS(over.ConnectionState(), cred, h); err != nil {
+			return err
 		}
-		nodes, _ := nodesIn(state.PeerCertificates[0], cred.cluster)
-		if !contains(nodes, h.from) {
-			return fmt.Errorf("certificate is of %q, the hello of %q: %w", nodes, h.from, ErrNode)
-		}
+	} else if !m.config.near(conn) {
+		return fmt.Errorf("%s comes without: %w", h.from, ErrPlain)
 	}
 	switch cluster := m.belongs(); {
 	case h.max < versionMin || h.min > versionMax:
@@ -287,6 +253,21 @@ func (m *Mux) checkHello(conn net.Conn, cred *credentials, h *hello) error {
 		return fmt.Errorf("for %q: %w", h.to, ErrNode)
 	case h.from == m.config.Node:
 		return fmt.Errorf("from %q, which is this node: %w", h.from, ErrNode)
+	}
+	return nil
+}
+
+// checkTLS compares a hello with what was shown before it.
+func checkTLS(state tls.ConnectionState, cred *credentials, h *hello) error {
+	if state.NegotiatedProtocol != protocolNames[h.purpose] {
+		return fmt.Errorf("protocol %q for purpose %q: %w", state.NegotiatedProtocol, h.purpose, ErrHandshake)
+	}
+	if cred.cert == nil {
+		return nil // the proof says who it is
+	}
+	nodes, _ := nodesIn(state.PeerCertificates[0], cred.cluster)
+	if !contains(nodes, h.from) {
+		return fmt.Errorf("certificate is of %q, the hello of %q: %w", nodes, h.from, ErrNode)
 	}
 	return nil
 }

@@ -145,7 +145,7 @@ func readAnswer(r io.Reader) (a answer, raw []byte, err error) {
 // refusals are the codes on the wire; 0 is none.
 var refusals = [...]error{
 	1: ErrHandshake, 2: ErrVersion, 3: ErrCluster, 4: ErrNode, 5: ErrUnproven,
-	6: ErrStranger, 7: ErrBusy, 8: ErrClosed,
+	6: ErrStranger, 7: ErrBusy, 8: ErrClosed, 9: ErrPlain,
 }
 
 func refusal(code byte) error {

@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -40,6 +41,8 @@ type MuxConfig struct {
 	// Handshakes and HandshakesPerAddress bound how many go on at once; the
 	// oldest has to go. 0: 256 and 16. Loopback counts for the first alone.
 	Handshakes, HandshakesPerAddress int
+
+	near func(net.Conn) bool // a connection may be plain; another one for tests
 }
 
 func (c *MuxConfig) setDefaults() {
@@ -47,6 +50,9 @@ func (c *MuxConfig) setDefaults() {
 	def(&c.HandshakeTimeout, 10*time.Second)
 	def(&c.Handshakes, 256)
 	def(&c.HandshakesPerAddress, 16)
+	if c.near == nil {
+		c.near = near
+	}
 	if c.Resolve == nil {
 		c.Resolve = net.DefaultResolver.LookupHost
 	}
@@ -75,7 +81,8 @@ type Mux struct {
 	ctx    context.Context
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
-	knocks chan struct{} // one for each that is being answered
+	knocks chan struct{}    // one for each that is being answered
+	moment *tls.Certificate // TLS's, where a secret is what proves this node
 
 	mu    sync.Mutex // guards config.Cluster and the fields below
 	raft  *Layer     // nil: raft takes no connections
@@ -98,6 +105,10 @@ func NewMux(config MuxConfig) (*Mux, error) {
 	m := &Mux{config: config, knocks: make(chan struct{}, knocksMax)}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	if _, err := m.credentials(); err != nil {
+		return nil, err
+	}
+	var err error
+	if m.moment, err = newMoment(time.Now()); err != nil {
 		return nil, err
 	}
 	m.wg.Go(m.accept)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,11 +103,15 @@ func TestMux_whoIsThere(t *testing.T) {
 		{"both, another secret", &both, withBoth("a", 2), "a", "c1", ErrUnproven},
 		{"both, and only a certificate comes", &both, identity(t, ca, "c1", "a"), "a", "c1", ErrUnproven},
 	}
-	for _, r := range rows {
-		t.Run(r.name, func(t *testing.T) {
+	for i, r := range slices.Concat(rows, rows) {
+		form := form{"here", near}
+		if i >= len(rows) {
+			form.name, form.near = "elsewhere", far
+		}
+		t.Run(r.name+", "+form.name, func(t *testing.T) {
 			w := newTown(t)
-			b := w.host(t, "b", r.acceptor, func(c *MuxConfig, _ *Config) { member(c) })
-			dialer := &Mux{config: MuxConfig{Cluster: r.cluster, Node: r.node, Security: r.dialer, Address: w.address}}
+			b := w.host(t, "b", r.acceptor, func(c *MuxConfig, _ *Config) { member(c); c.near = form.near })
+			dialer := &Mux{config: MuxConfig{Cluster: r.cluster, Node: r.node, Security: r.dialer, Address: w.address, near: form.near}}
 			dialer.config.setDefaults()
 			c, err := dialer.dial(t.Context(), hello{purpose: PurposeRaft, slots: 1, to: "b"}, func() {})
 			layer := b.mux.Raft()
@@ -133,7 +138,7 @@ func TestMux_whoIsThere(t *testing.T) {
 				b.waitRefused(r.want)
 			}
 			// And the node still serves those that it knows.
-			good := &Mux{config: MuxConfig{Cluster: "c1", Node: "ok", Security: r.acceptor, Address: w.address}}
+			good := &Mux{config: MuxConfig{Cluster: "c1", Node: "ok", Security: r.acceptor, Address: w.address, near: form.near}}
 			if r.acceptor.cert != nil {
 				s := *identity(t, ca, "c1", "ok")
 				s.secrets = r.acceptor.secrets
@@ -224,20 +229,24 @@ func TestMux_portScanner(t *testing.T) {
 
 func TestMux_recordedHandshakeIsRefused(t *testing.T) {
 	ca := authority(t, "c1")
+	shared := func(protocol.NodeID) Security { return withSecret(1) }
 	for name, r := range map[string]struct {
 		secured func(protocol.NodeID) Security
+		near    func(net.Conn) bool
 		want    error
 	}{
-		"secret":       {func(protocol.NodeID) Security { return withSecret(1) }, ErrUnproven},
-		"certificates": {func(n protocol.NodeID) Security { return identity(t, ca, "c1", n) }, errAny},
+		"secret":           {shared, near, ErrUnproven},
+		"secret, with TLS": {shared, far, errAny},
+		"certificates":     {func(n protocol.NodeID) Security { return identity(t, ca, "c1", n) }, near, errAny},
 	} {
-		t.Run(name, func(t *testing.T) { recordedHandshakeIsRefused(t, r.secured, r.want) })
+		t.Run(name, func(t *testing.T) { recordedHandshakeIsRefused(t, r.secured, r.near, r.want) })
 	}
 }
 
-func recordedHandshakeIsRefused(t *testing.T, secured func(protocol.NodeID) Security, want error) {
+func recordedHandshakeIsRefused(t *testing.T, secured func(protocol.NodeID) Security, near func(net.Conn) bool, want error) {
 	w := newTown(t)
-	a, b := w.host(t, "a", secured("a"), nil), w.host(t, "b", secured("b"), nil)
+	change := func(c *MuxConfig, _ *Config) { c.near = near }
+	a, b := w.host(t, "a", secured("a"), change), w.host(t, "b", secured("b"), change)
 	there, _ := w.address("b")
 	p := newProxy(t, there)
 	w.move("b", p.addr())
@@ -481,8 +490,13 @@ func TestLayer(t *testing.T) {
 
 func TestLinks_overTLS(t *testing.T) {
 	ca := authority(t, "c1")
+	t.Run("certificates", func(t *testing.T) { linksOverTLS(t, identity(t, ca, "c1", "a"), identity(t, ca, "c1", "b")) })
+	t.Run("secret", func(t *testing.T) { linksOverTLS(t, withSecret(1), withSecret(1)) })
+}
+
+func linksOverTLS(t *testing.T, as, bs Security) {
 	w := newTown(t)
-	a, b := w.host(t, "a", identity(t, ca, "c1", "a"), nil), w.host(t, "b", identity(t, ca, "c1", "b"), nil)
+	a, b := w.host(t, "a", as, elsewhere), w.host(t, "b", bs, elsewhere)
 	a.links.Connect("b")
 	a.waitEvent("up b", 1)
 	b.waitEvent("up a", 1)

@@ -2,6 +2,7 @@ package link
 
 import (
 	"net"
+	"slices"
 	"sync"
 	"testing"
 )
@@ -16,6 +17,8 @@ type proxy struct {
 	stalled bool
 	conns   []net.Conn
 	said    [][]byte // by the dialer of each connection
+	heard   []byte   // by any of them
+	flips   bool     // the next of the dialer's bytes is to be another
 }
 
 func newProxy(t *testing.T, to string) *proxy {
@@ -78,6 +81,12 @@ func (p *proxy) pass(from, to net.Conn, n int) {
 		}
 		if n >= 0 {
 			p.said[n] = append(p.said[n], buf[:m]...)
+			if p.flips && m > 0 {
+				buf[m-1] ^= 1
+				p.flips = false
+			}
+		} else {
+			p.heard = append(p.heard, buf[:m]...)
 		}
 		p.mu.Unlock()
 		if _, werr := to.Write(buf[:m]); err != nil || werr != nil {
@@ -94,4 +103,18 @@ func (p *proxy) recorded() []byte {
 		return nil
 	}
 	return append([]byte(nil), p.said[0]...)
+}
+
+// flip changes a bit of what a dialer says next.
+func (p *proxy) flip() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.flips = true
+}
+
+// everything is what was said so far, by all.
+func (p *proxy) everything() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Concat(append(p.said, p.heard)...)
 }

@@ -139,8 +139,8 @@ func (m *Mux) tlsConfig(cert *tls.Certificate, roots *x509.CertPool, names []str
 		InsecureSkipVerify:     true,                     // as above: by node id, not host name
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
-			if s.NegotiatedProtocol == "" {
-				return fmt.Errorf("%w: no common protocol name", ErrHandshake)
+			if err := sameProtocol(s); err != nil {
+				return err
 			}
 			return verifyPeer(s.PeerCertificates, roots, usage, cluster, peer, time.Now())
 		},

@@ -25,12 +25,17 @@ const (
 const day = 24 * time.Hour
 
 func certCommand(t *terminal) *cobra.Command {
-	return group("cert", "make and check the certificates that nodes show each other",
+	cmd := group("cert", "make and check the certificates that nodes show each other",
 		examples(
 			"millrace cert init-ca prod --out ca", "an authority for cluster prod: ca/ca.crt and ca/ca.key",
 			"millrace cert issue n1 --ca ca --out n1", "n1/n1.crt and n1/n1.key, for node n1 alone",
 			"millrace cert check --cert n1/n1.crt --key n1/n1.key --ca ca/ca.crt", "would it work?"),
 		certInit(t), certIssue(t), certShow(t), certCheck(t))
+	cmd.Long = `Makes and checks the certificates that nodes show each other. A cluster whose nodes
+share one secret file (cluster.secret_file) needs none: its nodes speak TLS as well.
+Certificates say which node is which, so that one that is stolen is good for one
+node alone; whoever has the secret can be any of them.`
+	return cmd
 }
 
 func certInit(t *terminal) *cobra.Command {

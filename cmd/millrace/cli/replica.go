@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,7 +38,8 @@ is no other replica.`,
 			"millrace segment verify orders", "what is damaged"),
 	}
 	q.addFlags(cmd, t, "all of them")
-	q.allow(cmd, logTimeout)
+	cmd.Flags().Lookup("timeout").DefValue = "10m"
+	q.timeout = 10 * time.Minute
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var done admin.Repair
 		if err := q.call(cmd.Context(), "POST", q.named(streamPath(q.vhost, args[0])+"/repair"), nil, &done); err != nil {

@@ -75,7 +75,7 @@ var settings = []setting{
 	{"node.tls.cert", "file with the certificate that this node shows to others (millrace cert issue)", true, func(c *Config) any { return &c.NodeCert }},
 	{"node.tls.key", "file with its key", true, func(c *Config) any { return &c.NodeKey }},
 	{"node.tls.ca", "file with the authorities that the others' certificates come from", true, func(c *Config) any { return &c.NodeCA }},
-	{"cluster.secret_file", "file with the secret that the nodes of a cluster share", true, func(c *Config) any { return &c.SecretFile }},
+	{"cluster.secret_file", "file with the secret that the nodes of a cluster share (openssl rand -hex 32); in place of certificates, or beside them", true, func(c *Config) any { return &c.SecretFile }},
 }
 
 // flag is the name of the key's flag: stream.frame_max is --stream-frame-max.

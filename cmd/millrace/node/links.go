@@ -126,9 +126,6 @@ func (n *Node) openLinks(context.Context) error {
 		return err
 	}
 	n.listeners.node = l
-	if err := s.checkBind("node.addr", l.Addr()); err != nil {
-		return err
-	}
 	n.nodeAddress = cmp.Or(n.config.NodeAdvertised, reachable(n.config, n.config.NodeAddr, l))
 	refused := slowly{log: n.log.Named("link")}
 	n.mux, err = link.NewMux(link.MuxConfig{

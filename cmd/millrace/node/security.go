@@ -3,9 +3,7 @@ package node
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -14,10 +12,6 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/config"
 	"github.com/millrace/millrace/replication/link"
 )
-
-// errInsecure: the node would talk to others in a way that anybody near could
-// join in.
-var errInsecure = errors.New("not safe between nodes")
 
 // security proves this node to others: a certificate, a shared secret, or both.
 // Files are read again when they have changed, so that keys rotate without a
@@ -109,17 +103,4 @@ func (s *security) load() error {
 	}
 	s.pair, s.roots, s.secrets = pair, roots, secrets
 	return nil
-}
-
-// checkBind refuses a port that machines other than this one reach, where only
-// a secret protects it: what follows the handshake is neither encrypted nor
-// authenticated then.
-func (s *security) checkBind(key string, addr net.Addr) error {
-	t, ok := addr.(*net.TCPAddr)
-	if s.cert != "" || ok && t.IP.IsLoopback() {
-		return nil
-	}
-	return fmt.Errorf("%w: %s is %s, which other machines reach, and cluster.secret_file alone protects a loopback address only; "+
-		"give the node a certificate (node.tls.cert, node.tls.key, node.tls.ca; millrace cert --help) or listen on localhost",
-		errInsecure, key, addr)
 }
