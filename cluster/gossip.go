@@ -159,6 +159,7 @@ func (c *Cluster) openGossip(keys [][]byte) (*gossip, error) {
 		return nil, err
 	}
 	if g.list, err = memberlist.Create(config); err != nil {
+		_ = config.Transport.Shutdown()
 		return nil, fmt.Errorf("gossip on %s: %w", c.config.Gossip.Addr, err)
 	}
 	g.addr = c.gossipAddress(int(g.list.LocalNode().Port))
@@ -178,15 +179,20 @@ func (g *gossip) config(ring *memberlist.Keyring) (*memberlist.Config, error) {
 	m.GossipVerifyIncoming, m.GossipVerifyOutgoing = true, true
 	m.EnableCompression = false
 	m.DeadNodeReclaimTime = gossipReclaim
-	m.BindAddr, m.BindPort = "0.0.0.0", at.Port
+	m.BindAddr = "0.0.0.0"
 	if at.IP != nil && !at.IP.IsUnspecified() {
 		m.BindAddr = at.IP.String()
 	} else if m.AdvertiseAddr, err = resolve(g.c.config.Gossip.Host); err != nil {
 		return nil, fmt.Errorf("advertise gossip at %s: %w", g.c.config.Gossip.Host, err)
 	}
-	m.AdvertisePort = at.Port
 	m.Delegate, m.Events, m.Conflict, m.Alive, m.Ping = g, g, g, g, g
 	m.Logger = (&hushed{log: g.c.config.Log.Named("gossip")}).logger()
+	gate, err := openGate(m.BindAddr, at.Port, m.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("gossip on %s: %w", g.c.config.Gossip.Addr, err)
+	}
+	m.Transport, m.BindPort = gate, gate.GetAutoBindPort()
+	m.AdvertisePort = m.BindPort
 	return m, nil
 }
 
@@ -299,6 +305,10 @@ type hushed struct {
 }
 
 func (h *hushed) Write(b []byte) (int, error) {
+	line, level := levelled(string(b))
+	if level < h.log.GetLevel() { // else it would keep a line back that is shown
+		return len(b), nil
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if time.Since(h.last) < time.Second {
@@ -306,7 +316,6 @@ func (h *hushed) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	h.last = time.Now()
-	line, level := levelled(string(b))
 	h.log.Log(level, line, "others", h.silent)
 	h.silent = 0
 	return len(b), nil

@@ -7,9 +7,11 @@ import (
 	"crypto/cipher"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -88,6 +90,105 @@ func (i *insider) stream(plain []byte) {
 	_, _ = c.Write(append(append(i.label(), head...), i.seal(plain, with)...))
 	_ = c.SetReadDeadline(time.Now().Add(patience))
 	_, _ = io.Copy(io.Discard, c)
+}
+
+// raw sends bytes as they are behind the label, over UDP or TCP, and waits for the
+// end of the answer.
+func (i *insider) raw(network string, b []byte) {
+	i.t.Helper()
+	c, err := net.Dial(network, i.s.Cluster.gossip.addr)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	defer c.Close()
+	_, _ = c.Write(append(i.label(), b...))
+	if tcp, is := c.(*net.TCPConn); is {
+		_ = tcp.CloseWrite()
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		_, _ = io.Copy(io.Discard, c)
+	}
+}
+
+// padded is encryption version 0, whose padding the text ends with.
+func (i *insider) padded(text, with []byte) []byte {
+	nonce := make([]byte, i.key.NonceSize())
+	_, _ = rand.Read(nonce) // never fails
+	return i.key.Seal(append([]byte{0}, nonce...), nonce, text, with)
+}
+
+// framed is a stream of one sealed message; seal is told what it stands behind.
+func (i *insider) framed(sealedBytes int, seal func(with []byte) []byte) []byte {
+	head := binary.BigEndian.AppendUint32([]byte{gossipEncrypt}, uint32(sealedBytes))
+	return append(head, seal(append(bytes.Clone(head), i.s.ID()...))...)
+}
+
+// TestGossip_messagesThatEndMemberlist: who has label and key sends what memberlist
+// does not live through, sealed as it should be: messages with nothing in them, and
+// with padding that is none.
+func TestGossip_messagesThatEndMemberlist(t *testing.T) {
+	t.Parallel()
+	s := newTown(t).chatty("n1")[0]
+	i := newInsider(t, s)
+	over := 1 + i.key.NonceSize() + i.key.Overhead()
+	blank := bytes.Repeat([]byte{16}, 16) // padding alone
+	wrong := bytes.Repeat([]byte{200}, 16)
+	for _, text := range [][]byte{blank, wrong} {
+		i.raw("tcp", i.framed(over+len(text), func(with []byte) []byte { return i.padded(text, with) }))
+		i.raw("udp", i.padded(text, []byte(i.s.ID())))
+	}
+	i.stream(nil)
+	i.packet(nil)
+	// Cut at each byte of what would be a message.
+	whole := i.framed(over+3, func(with []byte) []byte { return i.seal([]byte{gossipUser, 0x80, 0}, with) })
+	for n := range len(whole) {
+		i.raw("tcp", whole[:n])
+		i.raw("udp", whole[:n])
+	}
+	for n := range over + 2 { // lengths that hold less than a message
+		i.raw("tcp", append(binary.BigEndian.AppendUint32([]byte{gossipEncrypt}, uint32(n)), i.seal(nil, nil)...))
+	}
+	create(t, s.Cluster, "still-there")
+}
+
+// TestGossip_streamsAreBounded: strangers who open streams and say nothing, or claim
+// megabytes, hold so many and no more, and members get through.
+func TestGossip_streamsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := newTown(t).chatty("n1")[0]
+	i := newInsider(t, s)
+	const own = 9 * time.Second // memberlist by itself ends them after 10
+	ends := time.Now().Add(own)
+	var idle []net.Conn
+	for n := range 4 * gossipStreamsMax {
+		c, err := net.Dial("tcp", s.Cluster.gossip.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if n%2 == 0 {
+			_, _ = c.Write(append(i.label(), gossipEncrypt, 0, 0x10, 0, 0, 1)) // 1 MiB, to come
+		}
+		idle = append(idle, c)
+	}
+	for _, c := range idle[:3*gossipStreamsMax] {
+		_ = c.SetReadDeadline(ends)
+		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("an old stream is still open")
+		}
+	}
+	c, err := net.Dial("tcp", s.Cluster.gossip.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ping := []byte("\x00\x81\xa5SeqNo\x01")
+	_, _ = c.Write(append(i.label(), i.framed(1+i.key.NonceSize()+len(ping)+i.key.Overhead(), func(with []byte) []byte {
+		return i.seal(ping, with)
+	})...))
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	if n, err := c.Read(make([]byte, 1)); n != 1 {
+		t.Errorf("a member's ping is not answered: %v", err)
+	}
 }
 
 // compressed wraps a message of so many zeros.
