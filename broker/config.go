@@ -52,8 +52,8 @@ type Config struct {
 	// for a stream that has no leader yet. Default 2 s.
 	MetadataWait time.Duration
 	// RequestTimeout [stream.request_timeout] bounds what a command may wait
-	// for inside the broker, such as Create. Default 10 s, the time after
-	// which clients give up.
+	// for inside the broker, such as Create. Default 8 s: clients give up after
+	// 10, and would never learn why.
 	RequestTimeout time.Duration
 
 	// Connections [stream.connections] is the most for the node.
@@ -145,7 +145,7 @@ func (config Config) withDefaults() Config {
 	fill(&config.PartialFrameTimeout, 120*time.Second)
 	fill(&config.BlockedSocketTimeout, 60*time.Second)
 	fill(&config.MetadataWait, 2*time.Second)
-	fill(&config.RequestTimeout, 10*time.Second)
+	fill(&config.RequestTimeout, 8*time.Second)
 	fill(&config.Connections, 10_000)
 	fill(&config.ConnectionsPerAddress, 1_000)
 	fill(&config.NewConnectionsPerAddress, 100)

@@ -24,8 +24,8 @@ type Directory interface {
 	// user takes the same work as a wrong password. It bounds how many proofs
 	// run at once, and remembers what it has proven.
 	Authenticate(ctx context.Context, user string, password []byte) error
-	// CreateStream makes a stream that this node's client asked for. Its errors
-	// are the catalog's.
+	// CreateStream makes a stream that this node's client asked for. Its errors, as
+	// those of the three below, are the catalog's, and ErrMetadata.
 	CreateStream(ctx context.Context, request CreateStream) error
 	// DeleteStream removes a stream everywhere.
 	DeleteStream(ctx context.Context, vhost, name string) error

@@ -9,6 +9,10 @@ import (
 	"github.com/millrace/millrace/wire"
 )
 
+// ErrMetadata is for a Directory to say: the cluster's metadata could not be
+// changed in time, or the outcome is unknown. Trying again is safe.
+var ErrMetadata = errors.New("the cluster's metadata can't be changed now")
+
 // The conditions that the broker itself finds. What they mean to a client is in
 // codes, below.
 var (
@@ -83,6 +87,9 @@ var codes = []struct {
 	{segstore.ErrClosed, wire.CodeStreamNotAvailable},
 	{segstore.ErrDamaged, wire.CodeStreamNotAvailable},
 	{errUnavailable, wire.CodeStreamNotAvailable},
+	// RabbitMQ says 15 where its consensus fails; clients take that for a fault, and
+	// this for what passes.
+	{ErrMetadata, wire.CodeStreamNotAvailable},
 	{errNoReplica, wire.CodeStreamNotAvailable},
 	{errLedElsewhere, wire.CodeStreamNotAvailable},
 	{errPublisherUnknown, wire.CodeStreamNotAvailable},

@@ -28,6 +28,7 @@ type creates struct {
 
 // creation is one create and its answer.
 type creation struct {
+	ctx     context.Context // of who waits for it
 	request CreateStream
 	// answered is closed when err is set.
 	answered chan struct{}
@@ -36,11 +37,10 @@ type creation struct {
 
 func newCreates() *creates { return &creates{queue: make(chan *creation, createsMax)} }
 
-// ask queues a create and waits until it is in the catalog, or refused. Once
-// queued it is not given up before its command is, so that a stream is never
-// made for nobody.
+// ask queues a create and waits until it is in the catalog, or refused. Given up
+// before its command is on the way, it is never made; later, nobody knows.
 func (q *creates) ask(ctx, stopped context.Context, request CreateStream) error {
-	x := &creation{request: request, answered: make(chan struct{})}
+	x := &creation{ctx: ctx, request: request, answered: make(chan struct{})}
 	select {
 	case q.queue <- x:
 	case <-ctx.Done():
@@ -51,6 +51,8 @@ func (q *creates) ask(ctx, stopped context.Context, request CreateStream) error 
 	select {
 	case <-x.answered:
 		return x.err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: the outcome is unknown: %w", ErrUnavailable, ctx.Err())
 	case <-stopped.Done():
 		return ErrStopped
 	}
@@ -92,6 +94,9 @@ func (c *Cluster) createBatch(batch []*creation) {
 	command := &catalog.CreateStreams{}
 	var asked []*creation
 	for _, x := range batch {
+		if x.ctx.Err() != nil {
+			continue // nobody waits for its answer
+		}
 		stream, err := c.newStream(placer, x.request)
 		if err != nil {
 			x.err = err

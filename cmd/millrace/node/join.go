@@ -58,15 +58,34 @@ func (l *late) open(c *cluster.Cluster) {
 type directory struct{ *cluster.Cluster }
 
 func (d directory) CreateStream(ctx context.Context, q broker.CreateStream) error {
-	return d.Cluster.CreateStream(ctx, cluster.CreateStream{VHost: q.VHost, Name: q.Name, Arguments: q.Arguments, Creator: q.Creator})
+	return changed(d.Cluster.CreateStream(ctx, cluster.CreateStream{VHost: q.VHost, Name: q.Name, Arguments: q.Arguments, Creator: q.Creator}))
+}
+
+func (d directory) DeleteStream(ctx context.Context, vhost, name string) error {
+	return changed(d.Cluster.DeleteStream(ctx, vhost, name))
+}
+
+func (d directory) CreateSuperStream(ctx context.Context, q broker.CreateSuperStream) error {
+	return changed(d.Cluster.CreateSuperStream(ctx, cluster.NewSuperStream{
+		VHost: q.VHost, Name: q.Name, Partitions: q.Partitions, Arguments: q.Arguments, Creator: q.Creator,
+	}))
+}
+
+func (d directory) DeleteSuperStream(ctx context.Context, vhost, name string) error {
+	return changed(d.Cluster.DeleteSuperStream(ctx, vhost, name))
 }
 
 func (d directory) Up(node string) bool { return d.Cluster.Up(protocol.NodeID(node)) }
 
-func (d directory) CreateSuperStream(ctx context.Context, q broker.CreateSuperStream) error {
-	return d.Cluster.CreateSuperStream(ctx, cluster.NewSuperStream{
-		VHost: q.VHost, Name: q.Name, Partitions: q.Partitions, Arguments: q.Arguments, Creator: q.Creator,
-	})
+// changed names for sessions what passes: no majority, no leader yet, a node that
+// stops.
+func changed(err error) error {
+	for _, passing := range []error{cluster.ErrUnavailable, cluster.ErrNoLeader, cluster.ErrStopped} {
+		if errors.Is(err, passing) {
+			return fmt.Errorf("%w: %w", broker.ErrMetadata, err)
+		}
+	}
+	return err
 }
 
 // metadata is the metadata as operators see it.
