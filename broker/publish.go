@@ -202,7 +202,7 @@ func (w *writer) failed(p *publisher, b *replication.Batch, err error) {
 	w.ids = ids
 	w.session.forget(b)
 	p.errored.Add(uint64(len(ids)))
-	if errors.Is(err, replication.ErrFenced) {
+	if errors.Is(err, replication.ErrFenced) && !p.gone.Load() { // else the client has closed it
 		w.session.fence(p)
 	}
 	if !p.hears() || unknown(err) {

@@ -233,3 +233,31 @@ func TestDisk_lowAtTheStart(t *testing.T) {
 		}
 	})
 }
+
+// What a closed session has left in a queue is void once its reference is declared
+// again (F4): the newcomer asks where the sequence is, and its next message must
+// not count as a duplicate of one that nobody was promised.
+func TestDisk_whatAClosedSessionLeftIsFenced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newSmallDisk(t)
+		defer d.stop()
+		older := d.declare("r")
+		d.publish(older, message{id: 1, body: "first"})
+		d.leave(100 << 10)
+		d.wait()
+		left := newCollector()
+		d.replica.Publish(batchOf(older, left, message{id: 2, body: "left"}))
+		synctest.Wait()
+		older.Close()
+		newer := d.declare("r")
+		d.wantSequence("r", 1)
+		sink := newCollector()
+		d.replica.Publish(batchOf(newer, sink, message{id: 2, body: "second"}))
+		d.leave(3 << 20)
+		d.must(sink.wait(t, 1))
+		d.wantRecords("first", "second")
+		if err := left.wait(t, 1); !errors.Is(err, ErrFenced) {
+			t.Errorf("what was left: %v", err)
+		}
+	})
+}

@@ -29,14 +29,17 @@ type Publisher struct {
 	home      *publishers
 	epoch     chunk.Epoch
 	reference *reference // nil: no de-duplication
-	state     atomic.Uint32
+	// place is the declaration's number among those of the reference.
+	place uint64
+	state atomic.Uint32
 	// holed: a batch was refused that may be sent again. What comes behind it must
 	// not be stored, or the refused one would then count as a duplicate (F2).
 	holed atomic.Bool
 }
 
 // The states of a Publisher. A closed one's batches that are queued already are
-// still stored; a fenced one's are not.
+// still stored, unless the reference is declared again before their turn; a fenced
+// one's are not.
 const (
 	publisherOpen uint32 = iota
 	publisherClosed
@@ -58,6 +61,20 @@ func (p *Publisher) refused() {
 	}
 }
 
+// isFenced tells whether another declaration of the reference has voided what of
+// this publisher's is not stored yet (F4). That goes for a closed one whatever is to
+// become of duplicates: who declares next asks for the sequence, and goes on from
+// there.
+func (p *Publisher) isFenced() bool {
+	switch p.state.Load() {
+	case publisherFenced:
+		return true
+	case publisherClosed:
+		return p.reference != nil && p.place < p.reference.declared.Load()
+	}
+	return false
+}
+
 // Close ends the session. Batches published before are still stored.
 func (p *Publisher) Close() {
 	if p.state.CompareAndSwap(publisherOpen, publisherClosed) && p.reference != nil {
@@ -69,7 +86,8 @@ func (p *Publisher) Close() {
 // how far it has published.
 type reference struct {
 	name     string
-	sessions []*Publisher // guarded by publishers.mu
+	sessions []*Publisher  // guarded by publishers.mu
+	declared atomic.Uint64 // declarations so far; counted under publishers.mu
 
 	// The turn owns the rest.
 
@@ -149,7 +167,7 @@ func (ps *publishers) declare(name string) (*Publisher, error) {
 		ref.sessions = ref.sessions[:0]
 	}
 	ref.sessions = append(ref.sessions, p)
-	p.reference = ref
+	p.reference, p.place = ref, ref.declared.Add(1)
 	return p, nil
 }
 

@@ -306,7 +306,7 @@ func (r *Replica) refusal(p *Publisher) error {
 		return ErrUnavailable
 	case t.epoch == 0 || p.epoch != t.epoch:
 		return ErrNotLeader
-	case p.state.Load() == publisherFenced:
+	case p.isFenced():
 		return ErrFenced
 	case p.holed.Load():
 		return ErrBacklog
