@@ -48,6 +48,10 @@ func (s *session) publish(payload []byte) error {
 	if frame.Accepted < frame.Count {
 		p.errored.Add(uint64(frame.Count - frame.Accepted))
 		s.refuseEntries(&frame, frame.Accepted, wire.CodePreconditionFailed)
+		if p.reference != "" { // as behind a refused batch
+			p.holed.Store(true)
+			s.endPublishers(p.tie.stream.Incarnation)
+		}
 	}
 	return nil
 }

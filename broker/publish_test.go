@@ -452,6 +452,40 @@ func TestPublish_refusedBatchEndsANamedPublisher(t *testing.T) {
 	}
 }
 
+// TestPublish_wrongSubBatchEndsANamedPublisher: what was refused with a wrong
+// sub-batch must not count as a duplicate either.
+func TestPublish_wrongSubBatchEndsANamedPublisher(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		n := serveTwo(t, nil)
+		n.created(t, "s")
+		p := n.leader.open(t)
+		if remote {
+			p = n.open(t)
+		}
+		p.declare(0, "r", "s")
+		p.skip = map[wire.Key]bool{wire.KeyPublishConfirm: true} // of the first message, perhaps
+		fields := bytes.Join([][]byte{
+			{0, 0, 0, 0, 3}, simple(1, "a"), subBatch(2, 0x80, 0, 10, 10, make([]byte, 10)), simple(3, "c"),
+		}, nil)
+		p.write(wireFrame(2, 1, fields...))
+		p.wantErrors(0, wire.CodePreconditionFailed, 2, 3)
+		if update, ok := p.read().(*wire.MetadataUpdate); !ok || update.Stream != "s" {
+			t.Fatalf("got %+v", update)
+		}
+		p.publish(0, 4, "d")
+		p.wantErrors(0, wire.CodePublisherDoesNotExist, 4)
+		if code := p.declare(0, "r", "s"); code != wire.CodeOK {
+			t.Fatalf("declare again: %s", code)
+		}
+		p.skip = nil
+		p.publish(0, 2, "b", "c", "d")
+		p.wantConfirms(0, 2, 3)
+		if _, next := n.replica(t, "s").Committed(); next != 4 {
+			t.Errorf("%d messages are stored, want 4", next)
+		}
+	}
+}
+
 // TestPublish_behindARefusedBatch: what came together with a refused batch is
 // refused as well.
 func TestPublish_behindARefusedBatch(t *testing.T) {
