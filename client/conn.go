@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/millrace/millrace/wire"
@@ -77,7 +78,8 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 
 // DialLeader connects to the broker that leads the stream: by way of the one
 // at cfg.Addr, which may be it. It waits for a leader until ctx ends, at most
-// cfg.Timeout.
+// cfg.Timeout; so it does where nobody listens at the leader's address, which has
+// ended, and another one is to be elected.
 func DialLeader(ctx context.Context, cfg Config, stream string) (*Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.withDefaults().Timeout)
 	defer cancel()
@@ -85,16 +87,31 @@ func DialLeader(ctx context.Context, cfg Config, stream string) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	addr, err := c.awaitLeader(ctx, stream)
-	if err == nil && addr == c.Server.AdvertisedAddr {
-		return c, nil
+	for {
+		addr, err := c.awaitLeader(ctx, stream)
+		if err == nil && addr == c.Server.AdvertisedAddr {
+			return c, nil
+		}
+		var leader *Conn
+		if err == nil {
+			cfg.Addr = addr
+			leader, err = Dial(ctx, cfg)
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) || !pause(ctx) {
+			c.Close()
+			return leader, err
+		}
 	}
-	c.Close()
-	if err != nil {
-		return nil, err
+}
+
+// pause waits before Metadata is asked again; false: ctx has ended.
+func pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(50 * time.Millisecond):
+		return true
 	}
-	cfg.Addr = addr
-	return Dial(ctx, cfg)
 }
 
 func (c *Conn) awaitLeader(ctx context.Context, stream string) (string, error) {
@@ -103,10 +120,8 @@ func (c *Conn) awaitLeader(ctx context.Context, stream string) (string, error) {
 		if !errors.Is(err, ErrNoLeader) {
 			return addr, err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx) {
 			return "", fmt.Errorf("stream %q: %w", stream, ErrNoLeader)
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -161,6 +162,44 @@ func TestDialLeader_waitsForALeader(t *testing.T) {
 	if _, err := DialLeader(ctx, Config{Addr: s.addr()}, "s"); err == nil {
 		t.Error("connected to a leader that is not there")
 	}
+}
+
+// Where the leader's process has ended Metadata still names it for a while.
+func TestDialLeader_waitsForTheNext(t *testing.T) {
+	s, gone := newFakeServer(t), freeAddress(t)
+	s.stream("s")
+	s.leader = gone
+	asked := 0
+	s.answerTo(wire.KeyMetadata, func(*fakeSession, wire.Command) bool {
+		if asked++; asked == 3 {
+			s.mu.Lock()
+			s.leader = ""
+			s.mu.Unlock()
+		}
+		return false
+	})
+	c, err := DialLeader(t.Context(), Config{Addr: s.addr(), Timeout: hangs}, "s")
+	if err != nil || asked != 3 {
+		t.Fatalf("asked %d times: %v", asked, err)
+	}
+	c.Close()
+	s.leader = gone
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := DialLeader(ctx, Config{Addr: s.addr()}, "s"); err == nil || asked < 4 {
+		t.Errorf("a leader that stays away, asked %d times: %v", asked, err)
+	}
+}
+
+// freeAddress is one that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
 }
 
 func TestConn_commands(t *testing.T) {

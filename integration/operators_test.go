@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -346,5 +347,37 @@ func TestOperators_safeToStop(t *testing.T) {
 	check(n2, 2, "nobody leads the metadata")
 	if s := o.run(n2, "check", "quorum", "n1"); s.code != 3 {
 		t.Errorf("a node that does not answer: exit %d: %s%s", s.code, s.out, s.err)
+	}
+}
+
+// TestOperators_publishWithoutAMajority: the command says what it waits for, and
+// ends in bounded time, whether the node that is left led the stream or not.
+func TestOperators_publishWithoutAMajority(t *testing.T) {
+	o := newOperators(t)
+	o.create("orders", 10, nil)
+	lines := filepath.Join(t.TempDir(), "lines.txt")
+	if err := os.WriteFile(lines, []byte("one\ntwo\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, leads := range []bool{true, false} {
+		leader := o.cluster.Leader("orders")
+		if err := o.cluster.AwaitLevel("orders"); err != nil {
+			t.Fatal(err)
+		}
+		gone := o.cluster.Others(leader)
+		left := leader
+		if !leads {
+			left, gone = gone[0], []*harness.Node{leader, gone[1]}
+		}
+		for _, n := range gone {
+			n.Kill()
+		}
+		s := o.run(left, "publish", "orders", lines, "--stream", left.Stream, "--timeout", "6s")
+		if s.code != 6 || !strings.Contains(s.err, "waiting for ") || s.took > 20*time.Second {
+			t.Errorf("the leader is left: %v: exit %d after %v: %s%s", leads, s.code, s.took, s.out, s.err)
+		}
+		t.Logf("the leader is left: %v: after %v: %s", leads, s.took, s.err)
+		o.cluster.Restart(gone...)
+		o.must(left, "publish", "orders", lines, "--stream", left.Stream)
 	}
 }

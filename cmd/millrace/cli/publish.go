@@ -33,7 +33,9 @@ func publishCommand(t *terminal) *cobra.Command {
 		Args: arguments(1, 2),
 		Long: `Publishes each line of a file, or of standard input, as a message, and waits until
 all are confirmed: on a majority's disks. A line is wrapped as the data section
-of an AMQP 1.0 message, as the public clients do.`,
+of an AMQP 1.0 message, as the public clients do. Where nothing is confirmed for
+--timeout, since too few replicas are there, it ends with 6; the lines may be stored
+all the same.`,
 		Example: examples(
 			"seq 1 100000 | millrace publish orders", "a message for each line",
 			"millrace publish orders events.log", "lines of a file",
@@ -78,37 +80,18 @@ type published struct {
 }
 
 func (o *publishOptions) run(ctx context.Context, t *terminal, stream string, in io.Reader) error {
-	conn, err := o.access.leader(ctx, stream, "millrace publish")
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	var confirmed, refused, sent atomic.Uint64
-	var refusedWith atomic.Uint32
-	pub, err := conn.DeclarePublisher(ctx, client.PublisherConfig{
-		Stream: stream, Reference: o.name,
-		Confirmed: func(ids []uint64) { confirmed.Add(uint64(len(ids))) },
-		Refused: func(list []wire.PublishingError) {
-			refused.Add(uint64(len(list)))
-			refusedWith.Store(uint32(list[0].Code))
-		},
+	p := publishing{publishOptions: o, stream: stream}
+	watch := vigil{t: t, limit: o.access.timeout, look: p.waits}
+	ctx, end := watch.keep(ctx)
+	defer end()
+	shown := showProgress(t, func() string {
+		return fmt.Sprintf("%s sent, %s confirmed, %s", count(p.sent.Load()), count(p.confirmed.Load()), rate(p.confirmed.Load(), p.took()))
 	})
+	err := p.untilDone(ctx, in)
+	shown.end()
+	result := published{stream, p.sent.Load(), p.confirmed.Load(), p.refused.Load(), p.took().Seconds()}
 	if err != nil {
-		return streamProblem(err, o.access.addr, stream)
-	}
-	begin := time.Now()
-	line := func() string {
-		return fmt.Sprintf("%s sent, %s confirmed, %s", count(sent.Load()), count(confirmed.Load()), rate(confirmed.Load(), time.Since(begin)))
-	}
-	p := showProgress(t, line)
-	err = o.send(ctx, pub, in, &sent)
-	if err == nil {
-		err = pub.Drain(ctx)
-	}
-	p.end()
-	result := published{stream, sent.Load(), confirmed.Load(), refused.Load(), time.Since(begin).Seconds()}
-	if err != nil {
-		return o.broken(err, stream, result)
+		return p.broken(ctx, err, result)
 	}
 	if err := printOne(t.out, o.format, result, func(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "%s confirmed in %.2f s\n", some(result.Confirmed, "message"), result.Seconds)
@@ -117,9 +100,88 @@ func (o *publishOptions) run(ctx context.Context, t *terminal, stream string, in
 		return err
 	}
 	if result.Refused > 0 {
-		return fail(exitFailed, "%s refused: %s", some(result.Refused, "message"), wire.ResponseCode(refusedWith.Load()))
+		return fail(exitFailed, "%s refused: %s", some(result.Refused, "message"), wire.ResponseCode(p.refusedWith.Load()))
 	}
 	return nil
+}
+
+// publishing is a run of the command.
+type publishing struct {
+	*publishOptions
+	stream                   string
+	begin                    time.Time // written before pub
+	sent, confirmed, refused atomic.Uint64
+	refusedWith              atomic.Uint32
+	pub                      atomic.Pointer[client.Publisher] // nil until it is declared
+}
+
+// took is the time since there is a publisher.
+func (p *publishing) took() time.Duration {
+	if p.pub.Load() == nil {
+		return 0
+	}
+	return time.Since(p.begin)
+}
+
+// waits is what the run waits for.
+func (p *publishing) waits() (came uint64, what string) {
+	pub := p.pub.Load()
+	if pub == nil {
+		return 0, fmt.Sprintf("a leader of %s (%s)", p.stream, p.access.addr)
+	}
+	came = 1 + p.confirmed.Load() + p.refused.Load()
+	if n := pub.Unconfirmed(); n > 0 {
+		what = fmt.Sprintf("%s to be confirmed: a majority of the replicas of %s must have them on disk", some(n, "message"), p.stream)
+	}
+	return came, what
+}
+
+// closingTime is how long a run that is over may take to say so.
+const closingTime = time.Second
+
+// untilDone is all, but for a read of standard input that nothing ends: the
+// process ends with that.
+func (p *publishing) untilDone(ctx context.Context, in io.Reader) error {
+	done := make(chan error, 1)
+	go func() { done <- p.all(ctx, in) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(closingTime):
+		return ctx.Err()
+	}
+}
+
+// all sends everything and waits until it is confirmed or refused.
+func (p *publishing) all(ctx context.Context, in io.Reader) error {
+	conn, err := p.access.leader(ctx, p.stream, "millrace publish")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, conn.Abort)() // sending may wait for room, which no context ends
+	pub, err := conn.DeclarePublisher(ctx, client.PublisherConfig{
+		Stream: p.stream, Reference: p.name,
+		Confirmed: func(ids []uint64) { p.confirmed.Add(uint64(len(ids))) },
+		Refused: func(list []wire.PublishingError) {
+			p.refused.Add(uint64(len(list)))
+			p.refusedWith.Store(uint32(list[0].Code))
+		},
+	})
+	if err != nil {
+		return err
+	}
+	p.begin = time.Now()
+	p.pub.Store(pub)
+	if err := p.send(ctx, pub, in, &p.sent); err != nil {
+		return err
+	}
+	return pub.Drain(ctx)
 }
 
 // send publishes line by line. What has been gathered leaves when no further
@@ -189,16 +251,22 @@ func readLine(in *bufio.Reader, dst []byte) ([]byte, error) {
 }
 
 // broken is the problem of a run that did not reach its end.
-func (o *publishOptions) broken(err error, stream string, result published) error {
-	var p *problem
-	if errors.Is(err, context.Canceled) {
-		p = fail(exitFailed, "broken off after %s, of which %d are confirmed", some(result.Messages, "message"), result.Confirmed)
-	} else {
-		p = explain(streamProblem(err, o.access.addr, stream))
-		p.because(fmt.Sprintf("%s sent, %d of them confirmed", some(result.Messages, "message"), result.Confirmed))
+func (p *publishing) broken(ctx context.Context, err error, result published) error {
+	var b, waited *problem
+	so := fmt.Sprintf("%s sent, %d of them confirmed", some(result.Messages, "message"), result.Confirmed)
+	switch {
+	case errors.As(context.Cause(ctx), &waited):
+		b = waited.because(so).suggest("millrace replica list "+p.stream+"    which replicas are there", "--timeout 1m    wait longer")
+	case ctx.Err() != nil:
+		b = fail(exitFailed, "broken off after %s, of which %d are confirmed", some(result.Messages, "message"), result.Confirmed)
+	default:
+		b = explain(streamProblem(err, p.access.addr, p.stream))
+		if p.pub.Load() != nil {
+			b.because(so)
+		}
 	}
-	if o.resume {
-		return p.suggest("the same command again: what is stored is not stored twice")
+	if p.resume {
+		return b.suggest("the same command again: what is stored is not stored twice")
 	}
-	return p
+	return b
 }

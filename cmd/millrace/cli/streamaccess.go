@@ -67,6 +67,10 @@ var codeExits = map[wire.ResponseCode]int{
 
 // streamProblem says what to do about an error of the stream protocol.
 func streamProblem(err error, addr, stream string) error {
+	var p *problem
+	if errors.As(err, &p) {
+		return err // it is said already
+	}
 	var closed *client.ClosedError
 	code := client.Code(err)
 	if errors.As(err, &closed) {
@@ -88,7 +92,7 @@ func streamProblem(err error, addr, stream string) error {
 	case errors.Is(err, context.Canceled):
 		return err
 	}
-	p := fail(exitUnreachable, "no answer from %s: %w", addr, err)
+	p = fail(exitUnreachable, "no answer from %s: %w", addr, err)
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, net.ErrClosed) { // a dial out of time closes its socket
 		return p.because(silence).suggest("--stream HOST:5552      ask another one", "--timeout 1m            wait longer")
 	}
