@@ -35,7 +35,7 @@ func BenchmarkSession_publish(b *testing.B) {
 	server, client := net.Pipe()
 	defer server.Close()
 	defer client.Close()
-	s := newSession(&Broker{config: config}, server, nil)
+	s := newSession(&Broker{config: config}, server, nil, nil)
 	s.frameMax = config.FrameMax
 	s.publishers[1] = &publisher{session: s, id: 1, tie: &tie{session: s}, handle: &localPublisher{replica: instant{}}}
 	w := &writer{session: s}
@@ -79,7 +79,7 @@ func storingSession(tb testing.TB) (*session, []byte) {
 	server, client := net.Pipe()
 	tb.Cleanup(func() { server.Close(); client.Close() })
 	view := catalog.New()
-	s := newSession(&Broker{config: Config{}.withDefaults(), directory: unchanged{view: view}}, server, nil)
+	s := newSession(&Broker{config: Config{}.withDefaults(), directory: unchanged{view: view}}, server, nil, nil)
 	s.state = open
 	s.storing = storing{view: view, stream: "orders", leader: &local{s, instant{}}}
 	return s, wire.Append(nil, &wire.StoreOffset{Reference: "a consumer", Stream: "orders", Offset: 7})[wire.SizeSize:]

@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/netip"
@@ -47,6 +49,7 @@ type Broker struct {
 	listeners map[net.Listener]struct{}
 	sessions  map[*session]struct{}
 	port      int // of the first listener
+	portTLS   int // of the first under TLS
 	closed    bool
 }
 
@@ -82,7 +85,15 @@ func New(config Config, directory Directory, replicas Replicas, peers Peers) (*B
 
 // Serve accepts connections until the listener fails or the broker is closed;
 // then it returns ErrClosed.
-func (b *Broker) Serve(listener net.Listener) error {
+func (b *Broker) Serve(listener net.Listener) error { return b.serve(listener, nil) }
+
+// ServeTLS is Serve for connections that begin with TLS. Records leave many at a
+// time, so that DynamicRecordSizingDisabled does well in the settings.
+func (b *Broker) ServeTLS(listener net.Listener, settings *tls.Config) error {
+	return b.serve(listener, settings)
+}
+
+func (b *Broker) serve(listener net.Listener, settings *tls.Config) error {
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
@@ -90,15 +101,19 @@ func (b *Broker) Serve(listener net.Listener) error {
 		return ErrClosed
 	}
 	b.listeners[listener] = struct{}{}
-	if tcp, ok := listener.Addr().(*net.TCPAddr); ok && b.port == 0 {
-		b.port = tcp.Port
+	port := &b.port
+	if settings != nil {
+		port = &b.portTLS
+	}
+	if tcp, ok := listener.Addr().(*net.TCPAddr); ok && *port == 0 {
+		*port = tcp.Port
 	}
 	b.mu.Unlock()
 	for {
 		conn, err := listener.Accept()
 		switch {
 		case err == nil:
-			b.accept(conn)
+			b.accept(conn, settings)
 		case b.context.Err() != nil:
 			return ErrClosed
 		case temporary(err):
@@ -122,7 +137,7 @@ func temporary(err error) bool {
 }
 
 // accept lets a connection in, or closes it.
-func (b *Broker) accept(conn net.Conn) {
+func (b *Broker) accept(conn net.Conn, settings *tls.Config) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		tcp.SetNoDelay(true)
 	}
@@ -138,7 +153,7 @@ func (b *Broker) accept(conn net.Conn) {
 		b.complain(addrPort(conn.RemoteAddr()), err)
 		return
 	}
-	s = newSession(b, conn, t)
+	s = newSession(b, conn, settings, t)
 	close(ready)
 	b.stats.accepted.Add(1)
 	b.mu.Lock()
@@ -221,23 +236,28 @@ func (b *Broker) Authenticate(user, password string, remote netip.Addr) error {
 	return b.login(remote, credentials{user: user, password: []byte(password)})
 }
 
-// advertised is where clients find this node, the same in Open and Metadata.
-func (b *Broker) advertised() (host string, port int) {
-	if b.config.AdvertisedPort != 0 {
-		return b.config.AdvertisedHost, b.config.AdvertisedPort
-	}
+// advertised is where clients find this node, the same in Open and Metadata: by
+// TLS where they came by it.
+func (b *Broker) advertised(secure bool) (host string, port int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.config.AdvertisedHost, b.port
+	if secure {
+		return cmp.Or(b.config.AdvertisedTLSHost, b.config.AdvertisedHost), cmp.Or(b.config.AdvertisedTLSPort, b.portTLS)
+	}
+	return b.config.AdvertisedHost, cmp.Or(b.config.AdvertisedPort, b.port)
 }
 
 // endpoint is where clients find a member, false if they can't.
-func (b *Broker) endpoint(member *catalog.Node) (host string, port int, ok bool) {
+func (b *Broker) endpoint(member *catalog.Node, secure bool) (host string, port int, ok bool) {
 	if string(member.ID) == b.config.NodeName {
-		host, port = b.advertised()
+		host, port = b.advertised(secure)
 		return host, port, true
 	}
-	host, text, err := net.SplitHostPort(member.Endpoints.Stream)
+	address := member.Endpoints.Stream
+	if secure {
+		address = member.Endpoints.StreamTLS
+	}
+	host, text, err := net.SplitHostPort(address)
 	if err != nil {
 		return "", 0, false
 	}

@@ -3,6 +3,8 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/wire"
@@ -17,6 +19,11 @@ type Config struct {
 	// Default: localhost and the listener's port.
 	AdvertisedHost string
 	AdvertisedPort int
+	// AdvertisedTLSHost and AdvertisedTLSPort [advertised.tls_host,
+	// advertised.tls_port] are the same for clients that came by TLS. Default:
+	// AdvertisedHost and the TLS listener's port.
+	AdvertisedTLSHost string
+	AdvertisedTLSPort int
 	// NodeName is this node's id in the catalog. ClusterName is shown to clients.
 	NodeName    string
 	ClusterName string
@@ -36,6 +43,9 @@ type Config struct {
 	// HandshakeTimeout [stream.handshake_timeout] is the time from the accepted
 	// socket to a successful Open, whatever trickles in. Default 10 s.
 	HandshakeTimeout time.Duration
+	// TLSHandshakeTimeout [stream.tls.handshake_timeout] is the part of it that
+	// TLS may take. Default 3 s.
+	TLSHandshakeTimeout time.Duration
 	// FailedLoginDelay [stream.failed_login_delay] is how long the answer to a
 	// failed login or Open is withheld. Default 3 s.
 	FailedLoginDelay time.Duration
@@ -76,6 +86,10 @@ type Config struct {
 	// have before further ones are refused unseen. Default 10.
 	FailedLogins int
 
+	// CertificateLogin [tls.login_from] says what in a client's certificate names
+	// its user: common_name, distinguished_name or subject_alternative_name.
+	// Default common_name.
+	CertificateLogin string
 	// LoopbackUsers [stream.loopback_users] may log in from loopback only.
 	// Nil means guest; an empty list means that none is held to it.
 	LoopbackUsers []string
@@ -140,6 +154,8 @@ func (config Config) withDefaults() Config {
 	fill(&config.InitialFrameMax, wire.FrameMaxBeforeOpen)
 	fill(&config.Heartbeat, 60*time.Second)
 	fill(&config.HandshakeTimeout, 10*time.Second)
+	fill(&config.TLSHandshakeTimeout, 3*time.Second)
+	fill(&config.CertificateLogin, byCommonName)
 	fill(&config.FailedLoginDelay, 3*time.Second)
 	fill(&config.CloseTimeout, 10*time.Second)
 	fill(&config.PartialFrameTimeout, 120*time.Second)
@@ -192,6 +208,7 @@ func (config Config) Validate() error {
 		}
 	}
 	within("advertised.port", int64(config.AdvertisedPort), 0, 65535)
+	within("advertised.tls_port", int64(config.AdvertisedTLSPort), 0, 65535)
 	within("stream.frame_max", int64(config.FrameMax), 1024, wire.FrameMaxCeiling)
 	within("stream.initial_frame_max", int64(config.InitialFrameMax), 1024, initialFrameMaxCeiling)
 	within("stream.connections", int64(config.Connections), 1, 1<<20)
@@ -213,6 +230,7 @@ func (config Config) Validate() error {
 		value time.Duration
 	}{
 		{"stream.handshake_timeout", config.HandshakeTimeout},
+		{"stream.tls.handshake_timeout", config.TLSHandshakeTimeout},
 		{"stream.failed_login_delay", config.FailedLoginDelay},
 		{"stream.close_timeout", config.CloseTimeout},
 		{"stream.partial_frame_timeout", config.PartialFrameTimeout},
@@ -224,8 +242,15 @@ func (config Config) Validate() error {
 			problems = append(problems, fmt.Errorf("%s is %s: use a positive time", limit.name, limit.value))
 		}
 	}
-	if len(config.AdvertisedHost) > 255 {
-		problems = append(problems, errors.New("advertised.host is longer than 255 bytes: use a host name or an address"))
+	for _, host := range []struct{ name, value string }{
+		{"advertised.host", config.AdvertisedHost}, {"advertised.tls_host", config.AdvertisedTLSHost},
+	} {
+		if len(host.value) > 255 {
+			problems = append(problems, fmt.Errorf("%s is longer than 255 bytes: use a host name or an address", host.name))
+		}
+	}
+	if !slices.Contains(certificateLogins, config.CertificateLogin) {
+		problems = append(problems, fmt.Errorf("tls.login_from is %q: use one of %s", config.CertificateLogin, strings.Join(certificateLogins, ", ")))
 	}
 	return errors.Join(problems...)
 }

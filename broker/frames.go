@@ -36,7 +36,9 @@ type frameReader struct {
 	stopped  atomic.Bool
 	received uint64         // bytes
 	tally    *atomic.Uint64 // counts them too, for all connections; may be nil
-	first    [4]byte        // the first of them, to tell what a stranger speaks
+	// peek takes the first bytes after a wait, where that needs a place for them.
+	peek  [16]byte
+	first [4]byte // the first of them, to tell what a stranger speaks
 }
 
 func newFrameReader(conn net.Conn, limit uint32) *frameReader {
@@ -192,10 +194,18 @@ func (r *frameReader) count(n int) {
 	}
 }
 
-// readHeld reads with a buffer in hand: for connections that can't be waited
-// for without.
+// readHeld reads from a connection that can't be waited for without a place for
+// the bytes, such as one under TLS. The wait is for few of them; only then there
+// is a buffer.
 func (r *frameReader) readHeld() (int, error) {
-	n, err := r.conn.Read(r.space())
-	r.splitter.Received(n)
+	if r.lent != nil {
+		n, err := r.conn.Read(r.space())
+		r.splitter.Received(n)
+		return n, err
+	}
+	n, err := r.conn.Read(r.peek[:])
+	if n > 0 {
+		r.splitter.Received(copy(r.space(), r.peek[:n]))
+	}
 	return n, err
 }

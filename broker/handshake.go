@@ -42,7 +42,7 @@ func serverProperties(config Config) wire.Properties {
 func (s *session) saslHandshake(q *wire.SaslHandshake) error {
 	s.state = authenticating
 	s.answer(&wire.SaslHandshakeResponse{
-		Correlation: q.Correlation, Code: wire.CodeOK, Mechanisms: wire.StringsOf(mechanisms...),
+		Correlation: q.Correlation, Code: wire.CodeOK, Mechanisms: wire.StringsOf(s.mechanisms()...),
 	})
 	return nil
 }
@@ -55,10 +55,7 @@ func (s *session) saslAuthenticate(q *wire.SaslAuthenticate) error {
 	if renewal && q.Mechanism != s.mechanism {
 		return s.withhold(q, wire.CodeSaslCannotChangeMechanism, errMechanism, arrived)
 	}
-	found, err := parseCredentials(q.Mechanism, q.Data)
-	if err == nil {
-		err = s.broker.login(s.peer.Addr(), found)
-	}
+	found, err := s.prove(q)
 	switch {
 	case errors.Is(err, errMechanism), errors.Is(err, errMalformed), errors.Is(err, errLoopbackOnly):
 		s.refuse(q, err)
@@ -82,6 +79,28 @@ func (s *session) saslAuthenticate(q *wire.SaslAuthenticate) error {
 	s.state = tuning
 	s.answer(&wire.Tune{FrameMax: s.limits.FrameMax, Heartbeat: s.limits.heartbeatSeconds()})
 	return nil
+}
+
+// mechanisms are those that are offered on the connection, in the order they are
+// listed. EXTERNAL is offered to clients without a certificate too: some hang when
+// their mechanism is missing, and none does when it is refused.
+func (s *session) mechanisms() []string {
+	if s.tls != nil {
+		return mechanismsTLS
+	}
+	return mechanisms
+}
+
+// prove has the client logged in.
+func (s *session) prove(q *wire.SaslAuthenticate) (credentials, error) {
+	if q.Mechanism == mechanismExternal && s.tls != nil {
+		return s.broker.loginByCertificate(s)
+	}
+	found, err := parseCredentials(q.Mechanism, q.Data)
+	if err == nil {
+		err = s.broker.login(s.peer.Addr(), found)
+	}
+	return found, err
 }
 
 // login proves credentials against the directory, behind the guard.
@@ -137,7 +156,7 @@ func (s *session) open(q *wire.Open) error {
 	s.mu.Lock()
 	s.vhost = q.VirtualHost
 	s.mu.Unlock()
-	host, port := s.broker.advertised()
+	host, port := s.broker.advertised(s.tls != nil)
 	s.answer(&wire.OpenResponse{
 		Correlation: q.Correlation, Code: wire.CodeOK,
 		Properties: wire.PropertiesOf(

@@ -2,11 +2,13 @@ package broker
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -14,6 +16,10 @@ import (
 func (b *Broker) note(s *session, err error) {
 	var broken violation
 	switch {
+	case errors.Is(err, errUnsecured) && (gone(err) || s.broker.context.Err() != nil):
+		// a probe that only looks whether the port is open
+	case errors.Is(err, errUnsecured):
+		b.complain(s.peer, err, "guess", untrusted(err))
 	case errors.As(err, &broken) && s.state != open:
 		b.complain(s.peer, err, "guess", foreign(s.frames.first[:]))
 	case errors.As(err, &broken), errors.Is(err, errBlocked):
@@ -24,6 +30,11 @@ func (b *Broker) note(s *session, err error) {
 	default:
 		b.config.Log.Debug("connection ended", "connection", s.name, "error", err)
 	}
+}
+
+// gone says whether an error is only that the client went, or was sent away.
+func gone(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // complain logs what a client did wrong: one line in a while for all of them.
@@ -40,7 +51,7 @@ func (b *Broker) complain(peer netip.AddrPort, err error, pairs ...any) {
 func foreign(first []byte) string {
 	switch {
 	case first[0] == 0x16:
-		return "TLS: this port is plain"
+		return "TLS: this port is plain; clients over TLS have a port of their own, stream.tls.addr"
 	case bytes.HasPrefix(first, []byte("AMQP")):
 		return "AMQP: this port speaks the stream protocol"
 	case bytes.Equal(first, []byte("GET ")), bytes.Equal(first, []byte("POST")),
@@ -48,6 +59,23 @@ func foreign(first []byte) string {
 		return "HTTP: this port speaks the stream protocol"
 	}
 	return "not the stream protocol"
+}
+
+// untrusted guesses why TLS could not be agreed.
+func untrusted(err error) string {
+	var header tls.RecordHeaderError
+	var remote *net.OpError
+	switch {
+	case errors.As(err, &header) && bytes.HasPrefix(header.RecordHeader[:], []byte{0, 0}):
+		return "a stream client without TLS: plain clients have a port of their own, stream.addr"
+	case errors.As(err, &header):
+		return "not TLS: this port speaks the stream protocol over TLS"
+	case errors.As(err, &remote) && remote.Op == "remote error":
+		return "the client does not trust the certificate of this node, or has no protocol in common with it"
+	case errors.As(err, new(*tls.CertificateVerificationError)):
+		return "the client's certificate is not of tls.client_ca, or has ended"
+	}
+	return "see tls.verify"
 }
 
 // complaints keeps the log short while somebody makes trouble: at most one line

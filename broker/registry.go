@@ -2,6 +2,7 @@ package broker
 
 import (
 	"cmp"
+	"crypto/tls"
 	"maps"
 	"slices"
 	"time"
@@ -17,6 +18,7 @@ type Connection struct {
 	User       string
 	VHost      string
 	Mechanism  string
+	TLS        string // version and cipher; "" on the plain port
 	FrameMax   uint32
 	Heartbeat  time.Duration
 	Connected  time.Time
@@ -94,6 +96,10 @@ func (s *session) describe() Connection {
 		FrameMax: s.frameMax, Heartbeat: time.Duration(s.heartbeatSeconds) * time.Second,
 		Connected: s.since, Blocked: s.blocked.Load(),
 		Properties: maps.Clone(s.properties),
+	}
+	if s.tls != nil {
+		state := s.tls.ConnectionState()
+		c.TLS = tls.VersionName(state.Version) + " " + tls.CipherSuiteName(state.CipherSuite)
 	}
 	for _, p := range s.publishers {
 		c.Publishers = append(c.Publishers, Publisher{

@@ -6,13 +6,16 @@ import (
 	"errors"
 )
 
-// The mechanisms that are offered without TLS, in the order they are listed.
 const (
 	mechanismAMQPlain = "AMQPLAIN"
+	mechanismExternal = "EXTERNAL" // by the client's certificate
 	mechanismPlain    = "PLAIN"
 )
 
-var mechanisms = []string{mechanismAMQPlain, mechanismPlain}
+var (
+	mechanisms    = []string{mechanismAMQPlain, mechanismPlain}
+	mechanismsTLS = []string{mechanismAMQPlain, mechanismExternal, mechanismPlain}
+)
 
 var (
 	errMechanism = errors.New("SASL mechanism is not offered here")

@@ -27,13 +27,21 @@ func (w *writer) copySection(from io.ReaderAt, position, length int64) error {
 	return nil
 }
 
-// writeAll writes bytes to the socket, whatever time a slow reader takes.
+// writeAll writes bytes to the client.
 func (w *writer) writeAll(b []byte) error {
+	if w.session.tls != nil {
+		return w.seal(b)
+	}
+	return w.push(b)
+}
+
+// push writes bytes to the socket, whatever time a slow reader takes.
+func (w *writer) push(b []byte) error {
 	for len(b) > 0 {
 		if err := w.allowTime(); err != nil {
 			return err
 		}
-		n, err := w.session.conn.Write(b)
+		n, err := w.session.socket.Write(b)
 		if err != nil && (!timedOut(err) || n == 0) {
 			return w.blocked(err)
 		}

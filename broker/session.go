@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -21,7 +22,11 @@ import (
 type session struct {
 	broker *Broker
 	limits *Config
+	// conn is what is read and written: socket, or tls over it.
 	conn   net.Conn
+	socket net.Conn
+	tls    *tls.Conn // nil on the plain port
+	cork   *cork     // under tls
 	ticket *ticket
 	since  time.Time
 	// name tells operators which connection it is: peer -> local.
@@ -65,11 +70,11 @@ type session struct {
 	ties             map[chunk.Incarnation]*tie
 }
 
-func newSession(b *Broker, conn net.Conn, t *ticket) *session {
+// newSession makes a connection's; settings are nil on the plain port.
+func newSession(b *Broker, conn net.Conn, settings *tls.Config, t *ticket) *session {
 	s := &session{
-		broker: b, limits: &b.config, conn: conn, ticket: t, since: time.Now(),
+		broker: b, limits: &b.config, conn: conn, socket: conn, ticket: t, since: time.Now(),
 		peer: addrPort(conn.RemoteAddr()), local: addrPort(conn.LocalAddr()),
-		frames:        newFrameReader(conn, b.config.InitialFrameMax),
 		room:          make(chan struct{}, 1),
 		leaving:       make(chan struct{}),
 		dying:         make(chan struct{}),
@@ -78,6 +83,10 @@ func newSession(b *Broker, conn net.Conn, t *ticket) *session {
 		subscriptions: map[uint8]*subscription{},
 		ties:          map[chunk.Incarnation]*tie{},
 	}
+	if settings != nil {
+		s.secure(settings)
+	}
+	s.frames = newFrameReader(s.conn, b.config.InitialFrameMax)
 	s.name = s.peer.String() + " -> " + s.local.String()
 	s.frames.tally = &b.stats.receivedBytes
 	s.frames.until = s.since.Add(b.config.HandshakeTimeout)
@@ -95,6 +104,11 @@ func addrPort(a net.Addr) netip.AddrPort {
 
 // run serves the connection until it ends, and leaves nothing behind.
 func (s *session) run() {
+	if err := s.shakeHands(); err != nil {
+		s.kill()
+		s.broker.note(s, err)
+		return
+	}
 	go s.write()
 	err := s.serve()
 	if errors.Is(err, errLeaving) {
@@ -129,7 +143,7 @@ func (s *session) leave() {
 func (s *session) kill() {
 	s.once.Do(func() {
 		close(s.dying)
-		s.conn.Close()
+		s.socket.Close()
 		s.out.die()
 	})
 }
@@ -189,6 +203,9 @@ func (s *session) part() {
 		return
 	case <-late.C:
 		return
+	}
+	if s.cork != nil {
+		s.cork.put(false)
 	}
 	if half, ok := s.conn.(interface{ CloseWrite() error }); ok {
 		if half.CloseWrite() == nil {

@@ -106,7 +106,7 @@ func (s *session) metadata(q *wire.Metadata) error {
 	}
 	s.broker.awaitLeaders(s.vhost, names, time.Now().Add(s.limits.MetadataWait), s.leaving, s.dying)
 	view := s.broker.directory.View()
-	nodes := &places{broker: s.broker, numbers: map[string]uint16{}}
+	nodes := &places{broker: s.broker, secure: s.tls != nil, numbers: map[string]uint16{}}
 	streams := make([]wire.StreamMetadata, 0, len(names))
 	for _, name := range names {
 		streams = append(streams, s.streamMetadata(view, nodes, name))
@@ -151,6 +151,7 @@ func (s *session) streamMetadata(view *catalog.State, nodes *places, name string
 // places numbers the nodes that one Metadata answer mentions.
 type places struct {
 	broker  *Broker
+	secure  bool              // the client came by TLS
 	numbers map[string]uint16 // by endpoint
 	brokers []wire.Broker
 }
@@ -158,7 +159,7 @@ type places struct {
 // reference returns the number of a node that clients can connect to. Nodes
 // with one endpoint have one number.
 func (p *places) reference(member *catalog.Node) (uint16, bool) {
-	host, port, ok := p.broker.endpoint(member)
+	host, port, ok := p.broker.endpoint(member, p.secure)
 	if !ok {
 		return 0, false
 	}

@@ -185,6 +185,9 @@ func (w *writer) flush() error {
 		return nil
 	}
 	w.sent(w.size)
+	if w.session.tls != nil {
+		return w.seal(w.vectors...)
+	}
 	w.left = w.vectors
 	for len(w.left) > 0 {
 		if err := w.allowTime(); err != nil {
@@ -205,7 +208,7 @@ func (w *writer) sent(bytes int) {
 }
 
 func (w *writer) allowTime() error {
-	return w.session.conn.SetWriteDeadline(time.Now().Add(w.session.limits.BlockedSocketTimeout))
+	return w.session.socket.SetWriteDeadline(time.Now().Add(w.session.limits.BlockedSocketTimeout))
 }
 
 func (w *writer) blocked(err error) error {
