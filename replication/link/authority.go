@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/millrace/millrace/replication/protocol"
 )
@@ -78,12 +79,9 @@ func (a *Authority) Issue(cluster string, node protocol.NodeID, hosts []string, 
 	if node == "" || len(node) > nameBytesMax || cluster == "" || len(cluster) > nameBytesMax {
 		return Pair{}, fmt.Errorf("%w: cluster and node must have 1 to %d bytes", ErrAuthority, nameBytesMax)
 	}
-	until := now.Add(valid)
-	if until.After(a.cert.NotAfter) {
-		until = a.cert.NotAfter // it would end with its authority anyway
-	}
-	if !until.After(now) {
-		return Pair{}, fmt.Errorf("%w: the authority ended on %s; make a new one (cert init-ca)", ErrAuthority, a.cert.NotAfter.UTC().Format(time.DateOnly))
+	until, err := a.until(now, valid)
+	if err != nil {
+		return Pair{}, err
 	}
 	t := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: string(node), Organization: []string{"Millrace"}},
@@ -92,6 +90,59 @@ func (a *Authority) Issue(cluster string, node protocol.NodeID, hosts []string, 
 		URIs:        []*url.URL{identityURI(cluster, node)},
 		NotBefore:   now.Add(-clockSlack), NotAfter: until,
 	}
+	setHosts(t, hosts)
+	return sign(t, a.cert, a.key)
+}
+
+// IssueServer makes a certificate that clients and operators see: for the hosts,
+// and good for nothing between nodes.
+func (a *Authority) IssueServer(hosts []string, now time.Time, valid time.Duration) (Pair, error) {
+	if len(hosts) == 0 {
+		return Pair{}, fmt.Errorf("%w: a server's certificate names a host at least", ErrAuthority)
+	}
+	return a.issueOther(hosts[0], hosts, x509.ExtKeyUsageServerAuth, now, valid)
+}
+
+// IssueClient makes a certificate by which a user logs in, if a broker believes
+// the authority.
+func (a *Authority) IssueClient(user string, now time.Time, valid time.Duration) (Pair, error) {
+	return a.issueOther(user, nil, x509.ExtKeyUsageClientAuth, now, valid)
+}
+
+// commonNameMax bounds a common name, in characters (RFC 5280).
+const commonNameMax = 64
+
+func (a *Authority) issueOther(name string, hosts []string, usage x509.ExtKeyUsage, now time.Time, valid time.Duration) (Pair, error) {
+	if n := utf8.RuneCountInString(name); n == 0 || n > commonNameMax {
+		return Pair{}, fmt.Errorf("%w: name %q must have 1 to %d characters", ErrAuthority, name, commonNameMax)
+	}
+	until, err := a.until(now, valid)
+	if err != nil {
+		return Pair{}, err
+	}
+	t := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: name},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{usage},
+		NotBefore:   now.Add(-clockSlack), NotAfter: until,
+	}
+	setHosts(t, hosts)
+	return sign(t, a.cert, a.key)
+}
+
+// until is when a certificate ends: not behind its authority.
+func (a *Authority) until(now time.Time, valid time.Duration) (time.Time, error) {
+	until := now.Add(valid)
+	if until.After(a.cert.NotAfter) {
+		until = a.cert.NotAfter // it would end with its authority anyway
+	}
+	if !until.After(now) {
+		return until, fmt.Errorf("%w: the authority ended on %s; make a new one (cert init-ca)", ErrAuthority, a.cert.NotAfter.UTC().Format(time.DateOnly))
+	}
+	return until, nil
+}
+
+func setHosts(t *x509.Certificate, hosts []string) {
 	for _, h := range hosts {
 		if ip := net.ParseIP(h); ip != nil {
 			t.IPAddresses = append(t.IPAddresses, ip)
@@ -99,7 +150,6 @@ func (a *Authority) Issue(cluster string, node protocol.NodeID, hosts []string, 
 			t.DNSNames = append(t.DNSNames, h)
 		}
 	}
-	return sign(t, a.cert, a.key)
 }
 
 // sign makes a key and a certificate over it; without a parent it signs itself.
