@@ -32,6 +32,9 @@ type Config struct {
 	Timeout time.Duration
 	// TLS, if set, is spoken from the first byte on.
 	TLS *tls.Config
+	// External logs in by the certificate in TLS, as the user whom that names;
+	// User and Password are not looked at.
+	External bool
 	// DeliverV1 keeps silent about what we can receive, as older clients do.
 	DeliverV1 bool
 	// MetadataUpdate, if set, hears of streams that became unavailable.
@@ -118,7 +121,10 @@ func (r *Raw) introduce(cfg Config, s *Server) error {
 }
 
 func (r *Raw) authenticate(cfg Config, _ *Server) error {
-	const mechanism = "PLAIN"
+	mechanism, data := "PLAIN", []byte("\x00"+cfg.User+"\x00"+cfg.Password)
+	if cfg.External {
+		mechanism, data = "EXTERNAL", nil
+	}
 	answer, err := r.Request(&wire.SaslHandshake{Correlation: 2})
 	if err != nil {
 		return err
@@ -130,7 +136,6 @@ func (r *Raw) authenticate(cfg Config, _ *Server) error {
 	if !slices.Contains(offer.Mechanisms.Slice(), mechanism) {
 		return &CodeError{Command: wire.KeySaslHandshake, Code: wire.CodeSaslMechanismNotSupported}
 	}
-	data := []byte("\x00" + cfg.User + "\x00" + cfg.Password)
 	answer, err = r.Request(&wire.SaslAuthenticate{Correlation: 3, Mechanism: mechanism, Data: data})
 	if err != nil {
 		return err
