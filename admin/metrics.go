@@ -35,6 +35,8 @@ var (
 	scrubbed      = describeMetric("scrubbed_bytes_total", "Bytes that the scrub has read and checked.")
 	scrubRounds   = describeMetric("scrub_rounds_total", "Times that the scrub has read everything.")
 	scrubProgress = describeMetric("scrub_progress_ratio", "Share of the present round that the scrub has read, 0 to 1.")
+	certEnds      = describeMetric("certificate_expires_timestamp_seconds", "When a certificate that this node shows ends, to clients (and operators) or to nodes.", "for")
+	certStale     = describeMetric("certificate_stale", "1 while a certificate's files have changed and can't be taken.", "for")
 	damaged       = describeMetric("damaged_segments", "Segments, and ends of logs, that are known to be damaged and not repaired.")
 	scrubDamaged  = describeMetric("scrub_damaged_files_total", "Segment files that the scrub has found damaged or could not open.")
 	logBytes      = describeMetric("log_bytes", "Bytes of this node's logs by what they are for.", "kind")
@@ -69,7 +71,7 @@ func (c nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{buildInfo, ready, streams, connections, publishers, subscriptions,
 		published, confirmed, refused, delivered, deliveredB, refusals,
 		diskFree, diskTotal, diskLimit, diskLow, diskAlarm, blocked, overtaken,
-		scrubbed, scrubRounds, scrubProgress, scrubDamaged, damaged, logBytes, trackingShare, trackingWait, droppable} {
+		scrubbed, scrubRounds, scrubProgress, scrubDamaged, certEnds, certStale, damaged, logBytes, trackingShare, trackingWait, droppable} {
 		out <- d
 	}
 }
@@ -116,6 +118,14 @@ func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
 	flag(diskAlarm, status.Disk.Level == "alarm")
 	gauge(blocked, float64(traffic.Blocked))
 	count(overtaken, traffic.Overtaken)
+	for _, cert := range status.Certificates {
+		gauge(certEnds, float64(cert.Ends.Unix()), cert.For)
+		stale := 0.0
+		if cert.Error != "" {
+			stale = 1
+		}
+		gauge(certStale, stale, cert.For)
+	}
 	gauge(damaged, float64(status.DamagedSegments))
 	count(scrubbed, status.Scrub.Bytes)
 	count(scrubRounds, status.Scrub.Rounds)

@@ -16,13 +16,27 @@ type Status struct {
 	Disk    Disk      `json:"disk"`
 	Scrub   Scrub     `json:"scrub"`
 	// DamagedSegments are those of all streams here; the end of a log counts as one.
-	DamagedSegments int       `json:"damaged_segments"`
-	Addresses       Addresses `json:"addresses"`
-	VHosts          int       `json:"vhosts"`
-	Streams         int       `json:"streams"`
-	Connections     int       `json:"connections"`
-	Publishers      int       `json:"publishers"`
-	Subscriptions   int       `json:"subscriptions"`
+	DamagedSegments int `json:"damaged_segments"`
+	// Certificates are those that this node shows.
+	Certificates  []Certificate `json:"certificates,omitempty"`
+	Addresses     Addresses     `json:"addresses"`
+	VHosts        int           `json:"vhosts"`
+	Streams       int           `json:"streams"`
+	Connections   int           `json:"connections"`
+	Publishers    int           `json:"publishers"`
+	Subscriptions int           `json:"subscriptions"`
+}
+
+// Certificate is one that the node shows to others.
+type Certificate struct {
+	For     string    `json:"for"` // clients (and operators), or nodes
+	Subject string    `json:"subject"`
+	Issuer  string    `json:"issuer"`
+	Hosts   []string  `json:"hosts,omitempty"`
+	Ends    time.Time `json:"ends"`
+	// Error is why its files, which have changed, can't be taken; the one above
+	// is shown on.
+	Error string `json:"error,omitempty"`
 }
 
 // Disk is the disk of the data directory, and what its free space leads to.
@@ -59,10 +73,13 @@ type Scrub struct {
 
 // Addresses are where the node's services are; empty ones are not served.
 type Addresses struct {
-	Stream     string `json:"stream"`
-	Advertised string `json:"advertised"`
-	HTTP       string `json:"http"`
-	Management string `json:"management,omitempty"`
+	Stream        string `json:"stream"`
+	Advertised    string `json:"advertised"`
+	StreamTLS     string `json:"stream_tls,omitempty"`
+	AdvertisedTLS string `json:"advertised_tls,omitempty"`
+	HTTP          string `json:"http"`
+	HTTPTLS       string `json:"http_tls,omitempty"`
+	Management    string `json:"management,omitempty"`
 }
 
 // Stream is a stream with the figures of one replica: the leader's, or where
@@ -286,6 +303,8 @@ type Connection struct {
 	Name          string            `json:"name"` // peer -> us, as the ancestor names it
 	User          string            `json:"user"`
 	VHost         string            `json:"vhost"`
+	Mechanism     string            `json:"mechanism"`     // by which it logged in
+	TLS           string            `json:"tls,omitempty"` // version and cipher; absent on the plain port
 	Connected     time.Time         `json:"connected"`
 	Publishers    int               `json:"publishers"`
 	Subscriptions int               `json:"subscriptions"`

@@ -45,6 +45,8 @@ func (c *credentials) password(t *terminal) (string, error) {
 type api struct {
 	t       *terminal
 	who     credentials
+	trust   trust
+	client  *http.Client
 	addr    string
 	timeout time.Duration
 }
@@ -52,6 +54,7 @@ type api struct {
 func (a *api) addFlags(flags *pflag.FlagSet, t *terminal) {
 	a.t = t
 	a.who.addFlags(flags, t)
+	a.trust.addFlags(flags, t)
 	flags.StringVar(&a.addr, "addr", or(t.getenv("MILLRACE_ADDR"), "http://localhost:7080"), "URL of a node's HTTP API (MILLRACE_ADDR)")
 	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for an answer")
 }
@@ -64,7 +67,10 @@ func (a *api) call(ctx context.Context, method, path string, body, into any) err
 	if err != nil {
 		return err
 	}
-	res, err := http.DefaultClient.Do(req)
+	if err := a.connect(); err != nil {
+		return err
+	}
+	res, err := a.client.Do(req)
 	if err != nil {
 		return a.unreachable(err)
 	}
@@ -81,6 +87,21 @@ func (a *api) call(ctx context.Context, method, path string, body, into any) err
 	return nil
 }
 
+// connect makes the client that all calls of a command share.
+func (a *api) connect() error {
+	if a.client != nil {
+		return nil
+	}
+	settings, err := a.trust.settings()
+	if err != nil {
+		return err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = settings
+	a.client = &http.Client{Transport: transport}
+	return nil
+}
+
 func (a *api) request(ctx context.Context, method, path string, body any) (*http.Request, error) {
 	var in io.Reader
 	if body != nil {
@@ -92,7 +113,11 @@ func (a *api) request(ctx context.Context, method, path string, body any) (*http
 	}
 	base := a.addr
 	if !strings.Contains(base, "://") {
-		base = "http://" + base
+		scheme := "http://"
+		if a.trust.given() {
+			scheme = "https://"
+		}
+		base = scheme + base
 	}
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(base, "/")+path, in)
 	if err != nil {
@@ -111,6 +136,9 @@ func (a *api) unreachable(err error) error {
 	var urlErr *url.Error
 	if errors.As(err, &urlErr) {
 		err = urlErr.Err
+	}
+	if p := untrusted(a.addr, err); p != nil {
+		return p
 	}
 	p := fail(exitUnreachable, "no answer from %s: %w", a.addr, err)
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -25,16 +25,19 @@ const (
 const day = 24 * time.Hour
 
 func certCommand(t *terminal) *cobra.Command {
-	cmd := group("cert", "make and check the certificates that nodes show each other",
+	cmd := group("cert", "make and check certificates: of nodes, for clients and of clients",
 		examples(
 			"millrace cert init-ca prod --out ca", "an authority for cluster prod: ca/ca.crt and ca/ca.key",
 			"millrace cert issue n1 --ca ca --out n1", "n1/n1.crt and n1/n1.key, for node n1 alone",
+			"millrace cert server broker.example.com --ca ca --out tls", "for tls.cert and tls.key: what clients and operators see",
+			"millrace cert client billing --ca ca --out billing", "by which user billing logs in, where tls.client_ca is ca/ca.crt",
 			"millrace cert check --cert n1/n1.crt --key n1/n1.key --ca ca/ca.crt", "would it work?"),
-		certInit(t), certIssue(t), certShow(t), certCheck(t))
-	cmd.Long = `Makes and checks the certificates that nodes show each other. A cluster whose nodes
-share one secret file (cluster.secret_file) needs none: its nodes speak TLS as well.
+		certInit(t), certIssue(t), certServer(t), certClient(t), certShow(t), certCheck(t))
+	cmd.Long = `Makes and checks certificates. A cluster whose nodes share one secret file
+(cluster.secret_file) needs none between them: its nodes speak TLS as well.
 Certificates say which node is which, so that one that is stolen is good for one
-node alone; whoever has the secret can be any of them.`
+node alone; whoever has the secret can be any of them. What clients and operators
+see, and what clients may show, are certificates of their own.`
 	return cmd
 }
 
@@ -106,6 +109,79 @@ func certIssue(t *terminal) *cobra.Command {
 	return cmd
 }
 
+func certServer(t *terminal) *cobra.Command {
+	var o issuing
+	cmd := &cobra.Command{
+		Use: "server HOST [HOST…]", Short: "make a certificate for clients and operators to see", Args: arguments(1, 100),
+		Long: `Makes the certificate that a node shows to stream clients and on the HTTP API. HOSTs
+are all names and addresses by which they call it. A running node takes a new one,
+put in the place of the old, without a restart.`,
+		Example: examples(
+			"millrace cert server localhost 127.0.0.1 ::1 --ca ca --out tls", "to try it on this machine",
+			"millrace server --tls-cert tls/localhost.crt --tls-key tls/localhost.key", "streams over TLS on 5551"),
+	}
+	o.addFlags(cmd)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		return o.issue(t, args[0], "server", "--tls-cert %s --tls-key %s", func(a *link.Authority, now time.Time, valid time.Duration) (link.Pair, error) {
+			return a.IssueServer(args, now, valid)
+		})
+	}
+	return cmd
+}
+
+func certClient(t *terminal) *cobra.Command {
+	var o issuing
+	cmd := &cobra.Command{
+		Use: "client USER", Short: "make a certificate by which a user logs in", Args: arguments(1, 1),
+		Long: `Makes a certificate that names a user. Where a node has the authority for its
+tls.client_ca, who shows the certificate may log in without a password (EXTERNAL), as
+that user.`,
+		Example: examples("millrace cert client billing --ca ca --out billing", "billing/billing.crt and .key",
+			"millrace consume orders --ca ca/ca.crt --cert billing/billing.crt --key billing/billing.key", "log in by it"),
+	}
+	o.addFlags(cmd)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		return o.issue(t, args[0], "client", "--cert %s --key %s", func(a *link.Authority, now time.Time, valid time.Duration) (link.Pair, error) {
+			return a.IssueClient(args[0], now, valid)
+		})
+	}
+	return cmd
+}
+
+// issuing are the flags of commands that issue.
+type issuing struct {
+	ca, out, format string
+	days            int
+}
+
+func (o *issuing) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.ca, "ca", ".", "folder with ca.crt and ca.key")
+	cmd.Flags().StringVar(&o.out, "out", ".", "folder for the files")
+	cmd.Flags().IntVar(&o.days, "days", 365, "how long it is valid")
+	addFormat(cmd, &o.format)
+}
+
+// issue makes the files of a certificate; use says to a person what they are for.
+func (o *issuing) issue(t *terminal, name, kind, use string, make func(*link.Authority, time.Time, time.Duration) (link.Pair, error)) error {
+	a, err := readAuthority(o.ca)
+	if err != nil {
+		return err
+	}
+	pair, err := make(a, time.Now(), time.Duration(o.days)*day)
+	if err != nil {
+		return usage("%w", err)
+	}
+	file := filepath.Join(o.out, strings.NewReplacer("/", "_", ":", "_", "*", "_").Replace(name))
+	cert, key := file+".crt", file+".key"
+	if err := writePair(cert, key, pair.CertPEM, pair.KeyPEM); err != nil {
+		return err
+	}
+	return printOne(t.out, o.format, map[string]string{kind: name, "certificate": cert, "key": key}, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "%s %s: "+use+"; the other side believes it by %s\n", kind, name, cert, key, filepath.Join(o.ca, caCertFile))
+		return err
+	})
+}
+
 func readAuthority(dir string) (*link.Authority, error) {
 	cert, err := os.ReadFile(filepath.Join(dir, caCertFile))
 	if err != nil {
@@ -144,9 +220,12 @@ func certShow(t *terminal) *cobra.Command {
 			return fail(exitFailed, "%s: %w", args[0], err)
 		}
 		return printOne(t.out, format, v, func(w io.Writer) error {
-			kind := "node"
-			if v.Authority {
+			kind := "server or client"
+			switch {
+			case v.Authority:
 				kind = "authority"
+			case len(v.Identities) > 0:
+				kind = "node"
 			}
 			_, err := fmt.Fprintf(w, "Kind        %s\nSubject     %s\nIssuer      %s\nIdentity    %s\nHosts       %s\nValid       %s to %s\nSHA-256     %s\n",
 				kind, v.Subject, v.Issuer, or(strings.Join(v.Identities, ", "), "-"), or(strings.Join(v.Hosts, ", "), "-"),

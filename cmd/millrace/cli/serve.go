@@ -111,6 +111,11 @@ func processStart() time.Time {
 func readyLine(n *node.Node, c config.Config, after time.Duration) string {
 	a := n.Addresses()
 	parts := []string{fmt.Sprintf("millrace is ready after %d ms: streams %s", after.Milliseconds(), a.Stream), "page http://" + a.HTTP}
+	for _, s := range []struct{ what, at string }{{"over TLS ", a.StreamTLS}, {"page over TLS https://", a.HTTPTLS}} {
+		if s.at != "" {
+			parts = append(parts, s.what+s.at)
+		}
+	}
 	if a.Management != "" {
 		parts = append(parts, "management http://"+a.Management)
 	}

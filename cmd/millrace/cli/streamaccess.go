@@ -17,14 +17,20 @@ import (
 type streamAccess struct {
 	t           *terminal
 	who         credentials
+	trust       trust
+	tls         bool
 	addr, vhost string
 	timeout     time.Duration
+	flags       *pflag.FlagSet
 }
 
 func (a *streamAccess) addFlags(flags *pflag.FlagSet, t *terminal) {
 	a.t = t
 	a.who.addFlags(flags, t)
-	flags.StringVar(&a.addr, "stream", or(t.getenv("MILLRACE_STREAM"), "localhost:5552"), "host:port of the stream protocol (MILLRACE_STREAM)")
+	a.trust.addFlags(flags, t)
+	flags.StringVar(&a.addr, "stream", t.getenv("MILLRACE_STREAM"), "host:port of the stream protocol (MILLRACE_STREAM; default localhost:5552, over TLS localhost:5551)")
+	flags.BoolVar(&a.tls, "tls", t.getenv("MILLRACE_TLS") != "", "connect over TLS; --ca, --cert and --insecure mean it too (MILLRACE_TLS=1)")
+	a.flags = flags
 	flags.StringVar(&a.vhost, "vhost", "/", "virtual host")
 	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for an answer")
 }
@@ -35,9 +41,20 @@ func (a *streamAccess) config(name string) (client.Config, error) {
 	if err != nil {
 		return client.Config{}, err
 	}
-	return client.Config{
+	cfg := client.Config{
 		Addr: a.addr, User: a.who.user, Password: password, VirtualHost: a.vhost, Name: name, Timeout: a.timeout,
-	}, nil
+	}
+	if !a.tls && !a.trust.given() {
+		a.addr = or(a.addr, "localhost:5552")
+		cfg.Addr = a.addr
+		return cfg, nil
+	}
+	a.addr = or(a.addr, "localhost:5551")
+	cfg.Addr = a.addr
+	cfg.TLS, err = a.trust.settings()
+	// Who shows a certificate and names no user is the one that it names.
+	cfg.External = a.trust.cert != "" && !a.flags.Changed("user") && a.t.getenv("MILLRACE_USER") == ""
+	return cfg, err
 }
 
 // leader connects to the broker that leads the stream.
@@ -91,6 +108,9 @@ func streamProblem(err error, addr, stream string) error {
 		return fail(exitFailed, "%w", err)
 	case errors.Is(err, context.Canceled):
 		return err
+	}
+	if p := untrusted(addr, err); p != nil {
+		return p
 	}
 	p = fail(exitUnreachable, "no answer from %s: %w", addr, err)
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, net.ErrClosed) { // a dial out of time closes its socket

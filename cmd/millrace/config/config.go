@@ -27,7 +27,9 @@ import (
 type Config struct {
 	DataDir        string
 	StreamAddr     string
+	StreamTLSAddr  string // not served without TLSCert
 	HTTPAddr       string
+	HTTPTLSAddr    string // empty: not served
 	ManagementAddr string // empty: not served
 	NodeAddr       string
 	NodeAdvertised string // empty: NodeAddr, with the port that it got
@@ -35,7 +37,11 @@ type Config struct {
 	NodeName       string // empty: the data directory's, else the host's
 	AdvertisedHost string // empty: the stream address's host, else the host's name
 	AdvertisedPort int    // 0: the port that the stream listener got
-	LogLevel       string
+	// AdvertisedTLSHost and AdvertisedTLSPort are the same for clients over TLS;
+	// empty: AdvertisedHost and the port of the TLS listener.
+	AdvertisedTLSHost string
+	AdvertisedTLSPort int
+	LogLevel          string
 	// PublisherDuplicate decides between two sessions of one reference.
 	PublisherDuplicate string
 	// Broker are the limits and patience of the stream port.
@@ -56,6 +62,10 @@ type Config struct {
 	// NodeCert, NodeKey and NodeCA are files: what this node shows to others,
 	// and the authorities that theirs come from.
 	NodeCert, NodeKey, NodeCA string
+	// TLSCert and TLSKey are files: what clients and operators see. TLSClientCA
+	// has the authorities that clients' certificates come from, TLSVerify tells
+	// whether they are asked for one.
+	TLSCert, TLSKey, TLSClientCA, TLSVerify string
 	// Dev lets guest/guest in on loopback and listens nowhere else.
 	Dev bool
 }
@@ -112,6 +122,7 @@ func Server() Config {
 	var c Config
 	c.DataDir = "./millrace-data"
 	c.StreamAddr = ":5552"
+	c.StreamTLSAddr = ":5551"
 	c.HTTPAddr = "localhost:7080"
 	c.NodeAddr = "localhost:7081"
 	c.LogLevel = "info"
@@ -136,6 +147,7 @@ func Dev() Config {
 	c := Server()
 	c.Dev = true
 	c.StreamAddr = "localhost:5552"
+	c.StreamTLSAddr = "localhost:5551"
 	c.ManagementAddr = "localhost:15672"
 	// A developer's full laptop should not stop the first message.
 	c.Disk.FreeMin, c.Disk.FreeMinPercent = 256<<20, 0
@@ -150,6 +162,9 @@ var duplicatePolicies = []string{"takeover", "refuse", "share"}
 // nodesMax bounds the nodes of a cluster.
 const nodesMax = 255
 
+// mayBeEmpty are the addresses that need not be served.
+var mayBeEmpty = []string{"management.addr", "gossip.addr", "stream.tls.addr", "http.tls.addr"}
+
 var logLevels = []string{"trace", "debug", "info", "warn", "error", "off"}
 
 // Validate returns every problem at once, each naming its key.
@@ -163,9 +178,9 @@ func (c Config) Validate() error {
 	}
 	for _, l := range []struct{ key, addr string }{
 		{"stream.addr", c.StreamAddr}, {"http.addr", c.HTTPAddr}, {"management.addr", c.ManagementAddr},
-		{"node.addr", c.NodeAddr}, {"gossip.addr", c.GossipAddr},
+		{"node.addr", c.NodeAddr}, {"gossip.addr", c.GossipAddr}, {"stream.tls.addr", c.StreamTLSAddr}, {"http.tls.addr", c.HTTPTLSAddr},
 	} {
-		if problem := addressProblem(l.addr, l.key == "management.addr" || l.key == "gossip.addr"); problem != "" {
+		if problem := addressProblem(l.addr, slices.Contains(mayBeEmpty, l.key)); problem != "" {
 			bad(l.key, "%q %s", l.addr, problem)
 		}
 	}
@@ -174,6 +189,9 @@ func (c Config) Validate() error {
 	}
 	if c.AdvertisedPort < 0 || c.AdvertisedPort > 65535 {
 		bad("advertised.port", "%d is no port (0 to 65535; 0 = the port that is listened on)", c.AdvertisedPort)
+	}
+	if c.AdvertisedTLSPort < 0 || c.AdvertisedTLSPort > 65535 {
+		bad("advertised.tls_port", "%d is no port (0 to 65535; 0 = the port that is listened on)", c.AdvertisedTLSPort)
 	}
 	if strings.ContainsAny(c.NodeName, "/\\\x00 ") || len(c.NodeName) > 255 {
 		bad("node.name", "%q: at most 255 bytes, without blanks and slashes", c.NodeName)
@@ -221,7 +239,43 @@ func (c Config) Validate() error {
 	if given := c.NodeCert != ""; given != (c.NodeKey != "") || given != (c.NodeCA != "") {
 		bad("node.tls.cert", "node.tls.cert, node.tls.key and node.tls.ca come together")
 	}
+	c.validateTLS(bad)
 	return errors.Join(append(all, c.Broker.Validate())...)
+}
+
+// The values of tls.verify.
+const (
+	VerifyNone     = "none"
+	VerifyOptional = "optional"
+	VerifyRequired = "required"
+)
+
+var verifications = []string{VerifyNone, VerifyOptional, VerifyRequired}
+
+// Verify is TLSVerify, or its default: clients may show a certificate where there
+// are authorities for it.
+func (c Config) Verify() string {
+	switch {
+	case c.TLSVerify != "":
+		return c.TLSVerify
+	case c.TLSClientCA != "":
+		return VerifyOptional
+	}
+	return VerifyNone
+}
+
+func (c Config) validateTLS(bad func(key, format string, args ...any)) {
+	if (c.TLSCert != "") != (c.TLSKey != "") {
+		bad("tls.cert", "tls.cert and tls.key come together")
+	}
+	if c.TLSCert == "" && (c.TLSClientCA != "" || c.TLSVerify != "" || c.HTTPTLSAddr != "") {
+		bad("tls.cert", "tls.client_ca, tls.verify and http.tls.addr need it; millrace cert server makes one")
+	}
+	if v := c.Verify(); !slices.Contains(verifications, v) {
+		bad("tls.verify", "%q is none of %s", v, strings.Join(verifications, ", "))
+	} else if (v != VerifyNone) != (c.TLSClientCA != "") {
+		bad("tls.verify", "%s and tls.client_ca %q do not go together: certificates are verified by those authorities", v, c.TLSClientCA)
+	}
 }
 
 // Clustered tells whether the node talks to others. Without a way to prove who

@@ -116,7 +116,7 @@ func (s sessions) Connections() []admin.Connection {
 	var list []admin.Connection
 	for _, c := range s.Broker.Connections() {
 		list = append(list, admin.Connection{
-			Name: c.Name, User: c.User, VHost: c.VHost, Connected: c.Connected,
+			Name: c.Name, User: c.User, VHost: c.VHost, Mechanism: c.Mechanism, TLS: c.TLS, Connected: c.Connected,
 			Publishers: len(c.Publishers), Subscriptions: len(c.Consumers), Properties: c.Properties,
 		})
 	}
@@ -259,7 +259,7 @@ func (n *Node) Name() string { return n.config.NodeName }
 func (n *Node) Status() admin.Status {
 	return admin.Status{
 		Node: n.config.NodeName, Version: n.version, Started: n.started.UTC(), DataDir: n.config.DataDir,
-		Disk: n.diskStatus(), Addresses: n.addresses, Scrub: n.scrubStatus(),
+		Disk: n.diskStatus(), Addresses: n.addresses, Scrub: n.scrubStatus(), Certificates: n.certificateStatus(),
 		DamagedSegments: n.store.Stats().Damaged,
 	}
 }

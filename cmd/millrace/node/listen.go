@@ -14,16 +14,23 @@ import (
 // address that its host stands for.
 type listeners struct {
 	stream, http, management []net.Listener
+	streamTLS, httpTLS       []net.Listener
 	node                     net.Listener // nil for a node that stays alone
 }
 
 func listenAll(c config.Config) (l listeners, err error) {
+	streamTLS := c.StreamTLSAddr
+	if c.TLSCert == "" {
+		streamTLS = "" // by default it has an address
+	}
 	for _, service := range []struct {
 		addr   string
 		into   *[]net.Listener
 		socket net.ListenConfig
 	}{
 		{c.StreamAddr, &l.stream, net.ListenConfig{Control: limitSegments}},
+		{streamTLS, &l.streamTLS, net.ListenConfig{Control: limitSegments}},
+		{c.HTTPTLSAddr, &l.httpTLS, net.ListenConfig{}},
 		{c.HTTPAddr, &l.http, net.ListenConfig{}},
 		{c.ManagementAddr, &l.management, net.ListenConfig{}},
 	} {
@@ -79,7 +86,7 @@ func shown(addr string, on []net.Listener) string {
 
 // close ends all of them; a server that took one over has closed it already.
 func (l *listeners) close() {
-	for _, group := range [][]net.Listener{l.stream, l.http, l.management, {l.node}} {
+	for _, group := range [][]net.Listener{l.stream, l.streamTLS, l.http, l.httpTLS, l.management, {l.node}} {
 		for _, one := range group {
 			if one == nil {
 				continue

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,6 +68,8 @@ type Node struct {
 	// security is how this node proves itself to others; nil for one that stays
 	// alone.
 	security *security
+	// certificates are what clients and operators see; nil without TLS.
+	certificates *certificates
 	// host is the metadata as other nodes reach it; nil before it opens.
 	host atomic.Pointer[cluster.Host]
 	// ask sends a request to another node.
@@ -98,7 +101,7 @@ func Start(ctx context.Context, c config.Config, version string, log hclog.Logge
 	n.failure.ch = make(chan struct{})
 	n.running, n.halt = context.WithCancel(context.WithoutCancel(ctx))
 	for _, step := range []func(context.Context) error{
-		n.listen, n.openStore, n.openLinks, n.openCluster, n.openBroker, n.serveOperators, n.serveClients,
+		n.openCertificates, n.listen, n.openStore, n.openLinks, n.openCluster, n.openBroker, n.serveOperators, n.serveClients,
 	} {
 		if err := step(ctx); err != nil {
 			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -130,7 +133,15 @@ func (n *Node) listen(context.Context) error {
 			return err
 		}
 	}
+	n.config.AdvertisedTLSHost = cmp.Or(n.config.AdvertisedTLSHost, n.config.AdvertisedHost)
+	advertisedTLS := ""
+	if on := n.listeners.streamTLS; len(on) > 0 {
+		n.config.AdvertisedTLSPort = cmp.Or(n.config.AdvertisedTLSPort, on[0].Addr().(*net.TCPAddr).Port)
+		advertisedTLS = net.JoinHostPort(n.config.AdvertisedTLSHost, strconv.Itoa(n.config.AdvertisedTLSPort))
+	}
 	n.addresses = admin.Addresses{
+		StreamTLS: shown(n.config.StreamTLSAddr, n.listeners.streamTLS), AdvertisedTLS: advertisedTLS,
+		HTTPTLS:    shown(n.config.HTTPTLSAddr, n.listeners.httpTLS),
 		Stream:     shown(n.config.StreamAddr, n.listeners.stream),
 		Advertised: net.JoinHostPort(n.config.AdvertisedHost, strconv.Itoa(n.config.AdvertisedPort)),
 		HTTP:       shown(n.config.HTTPAddr, n.listeners.http),
@@ -233,7 +244,7 @@ func (n *Node) openCluster(ctx context.Context) error {
 	n.ask = fences.ask
 	config := cluster.Config{
 		Dir: n.config.DataDir, Node: protocol.NodeID(n.config.NodeName), Version: n.version,
-		Endpoints: catalog.Endpoints{Stream: n.addresses.Advertised, HTTP: n.addresses.HTTP, Node: n.nodeAddress},
+		Endpoints: catalog.Endpoints{Stream: n.addresses.Advertised, StreamTLS: n.addresses.AdvertisedTLS, HTTP: n.addresses.HTTP, Node: n.nodeAddress},
 		Users:     n.firstUsers(),
 		Fencer:    fences, Registered: n.residents.registered,
 		Joins:      cluster.Joins{Addresses: n.config.Join, Expect: n.config.BootstrapExpect},
@@ -286,6 +297,7 @@ var duplicates = map[string]replication.Duplicates{
 func (n *Node) openBroker(context.Context) error {
 	settings := n.config.Broker
 	settings.AdvertisedHost, settings.AdvertisedPort = n.config.AdvertisedHost, n.config.AdvertisedPort
+	settings.AdvertisedTLSHost, settings.AdvertisedTLSPort = n.config.AdvertisedTLSHost, n.config.AdvertisedTLSPort
 	settings.NodeName, settings.ClusterName, settings.ReleaseVersion = n.config.NodeName, n.cluster.ID(), n.version
 	settings.Log = n.log.Named("broker")
 	var err error
@@ -307,6 +319,7 @@ func (n *Node) serveOperators(context.Context) error {
 	})
 	n.requests.handle(groupAdmin, n.waiting(n.servePeer(server)))
 	n.serveHTTP(server.Handler(), n.listeners.http)
+	n.serveHTTP(server.Handler(), n.certificates.over(n.listeners.httpTLS))
 	n.serveHTTP(server.ManagementHandler(), n.listeners.management)
 	return nil
 }
@@ -341,8 +354,15 @@ func (n *Node) serveClients(ctx context.Context) error {
 			}
 		})
 	}
+	for _, l := range n.listeners.streamTLS {
+		n.serving.Go(func() {
+			if err := n.broker.ServeTLS(l, n.certificates.forStreams()); !errors.Is(err, broker.ErrClosed) {
+				n.fail(fmt.Errorf("serve clients over TLS on %s: %w", l.Addr(), err))
+			}
+		})
+	}
 	n.ready.Store(true)
-	n.log.Info("ready", "node", n.config.NodeName, "stream", n.addresses.Stream, "advertised", n.addresses.Advertised,
+	n.log.Info("ready", "node", n.config.NodeName, "stream", n.addresses.Stream, "stream_tls", n.addresses.StreamTLS, "advertised", n.addresses.Advertised,
 		"http", n.addresses.HTTP, "management", n.addresses.Management, "data", n.config.DataDir)
 	return nil
 }
