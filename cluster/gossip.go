@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/hkdf"
 	"crypto/rand"
@@ -34,6 +35,11 @@ type Gossip struct {
 	Secrets [][]byte
 	// Wall is the clock that others are told: the machine's by default.
 	Wall func() time.Time
+	// JoinEvery is how often members are sought that gossip does not know: 10 s.
+	JoinEvery time.Duration
+	// PingEvery is how often one of the others is pinged: memberlist's default for
+	// a local network.
+	PingEvery time.Duration
 }
 
 const (
@@ -41,7 +47,7 @@ const (
 	gossipLabel = "millrace gossip 1"
 	// gossipKeyBytes is AES-256's.
 	gossipKeyBytes = 32
-	// gossipJoinEvery is how often members are sought that gossip does not know.
+	// gossipJoinEvery is JoinEvery's default.
 	gossipJoinEvery = 10 * time.Second
 	// gossipReclaim is how soon a dead node's name may come from another address.
 	gossipReclaim = 10 * time.Second
@@ -179,6 +185,8 @@ func (g *gossip) config(ring *memberlist.Keyring) (*memberlist.Config, error) {
 	m.GossipVerifyIncoming, m.GossipVerifyOutgoing = true, true
 	m.EnableCompression = false
 	m.DeadNodeReclaimTime = gossipReclaim
+	m.ProbeInterval = cmp.Or(g.c.config.Gossip.PingEvery, m.ProbeInterval)
+	m.ProbeTimeout = min(m.ProbeTimeout, m.ProbeInterval/2)
 	m.BindAddr = "0.0.0.0"
 	if at.IP != nil && !at.IP.IsUnspecified() {
 		m.BindAddr = at.IP.String()
@@ -207,7 +215,7 @@ func resolve(host string) (string, error) {
 
 // run works until the node stops.
 func (g *gossip) run(ctx context.Context) {
-	tick := time.NewTicker(gossipJoinEvery)
+	tick := time.NewTicker(cmp.Or(g.c.config.Gossip.JoinEvery, gossipJoinEvery))
 	defer tick.Stop()
 	g.seek()
 	for {

@@ -30,7 +30,10 @@ func (w *town) chattyAs(change func(*site), names ...protocol.NodeID) []*site {
 	var sites []*site
 	for i, name := range names {
 		s := w.site(name)
-		s.gossip = Gossip{Addr: "127.0.0.1:0", Host: "127.0.0.1", Secrets: [][]byte{bytes.Repeat([]byte{1}, 32)}}
+		s.gossip = Gossip{
+			Addr: "127.0.0.1:0", Host: "127.0.0.1", Secrets: [][]byte{bytes.Repeat([]byte{1}, 32)},
+			JoinEvery: 50 * time.Millisecond, PingEvery: 200 * time.Millisecond,
+		}
 		change(s)
 		joins := Joins{Expect: 1}
 		if i > 0 {

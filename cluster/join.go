@@ -22,15 +22,23 @@ const (
 	// neighbourPatience is how long somebody who knocked, or answered, counts as
 	// there.
 	neighbourPatience = 3 * time.Second
+	// heardPatience is how long an address counts that another node told. Whoever
+	// is there is told again with each answer, and each knock where nobody is holds
+	// a round up.
+	heardPatience = 10 * time.Second
+	// heardMax bounds the addresses that are taken from others, and neighboursMax
+	// the nodes that knocked; beyond, the one not heard of for longest goes.
+	heardMax      = 64
+	neighboursMax = 256
 )
 
 // neighbours are nodes that this one has heard of before it knows a catalog.
 type neighbours struct {
 	mu   sync.Mutex // guards all below
 	all  map[protocol.NodeID]neighbour
-	told time.Time // when somebody was last said to be turned away
-	// heard are addresses that others know of.
-	heard map[string]bool
+	said time.Time // when somebody was last said to be turned away
+	// heard are addresses that others know of, and when they last said so.
+	heard map[string]time.Time
 }
 
 // hear takes addresses that others know of.
@@ -38,12 +46,31 @@ func (n *neighbours) hear(addresses []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.heard == nil {
-		n.heard = make(map[string]bool)
+		n.heard = make(map[string]time.Time)
 	}
 	for _, addr := range addresses {
-		if len(n.heard) < heardMax {
-			n.heard[addr] = true
-		}
+		n.heard[addr] = time.Now()
+	}
+	trim(n.heard, heardPatience, heardMax, func(at time.Time) time.Time { return at })
+}
+
+// told returns the addresses that others know of.
+func (n *neighbours) told() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	trim(n.heard, heardPatience, heardMax, func(at time.Time) time.Time { return at })
+	return slices.Collect(maps.Keys(n.heard))
+}
+
+// trim takes away what was not seen for so long, and the oldest beyond so many.
+func trim[K comparable, V any](m map[K]V, patience time.Duration, most int, seen func(V) time.Time) {
+	maps.DeleteFunc(m, func(_ K, v V) bool { return time.Since(seen(v)) >= patience })
+	if len(m) <= most {
+		return
+	}
+	keys := slices.SortedFunc(maps.Keys(m), func(a, b K) int { return seen(m[a]).Compare(seen(m[b])) })
+	for _, k := range keys[:len(m)-most] {
+		delete(m, k)
 	}
 }
 
@@ -51,10 +78,10 @@ func (n *neighbours) hear(addresses []string) {
 func (n *neighbours) worthTelling() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if time.Since(n.told) < gatherReport {
+	if time.Since(n.said) < gatherReport {
 		return false
 	}
-	n.told = time.Now()
+	n.said = time.Now()
 	return true
 }
 
@@ -70,6 +97,7 @@ func (n *neighbours) met(who introduction) {
 		n.all = make(map[protocol.NodeID]neighbour)
 	}
 	n.all[who.Node] = neighbour{who, time.Now()}
+	trim(n.all, neighbourPatience, neighboursMax, func(x neighbour) time.Time { return x.seen })
 }
 
 // present returns those that were heard of lately, in order.
@@ -157,12 +185,7 @@ func (c *Cluster) comeBack(ctx context.Context) error {
 // knownAddresses are those given, remembered and heard of, without this node's
 // own.
 func (c *Cluster) knownAddresses() []string {
-	list := slices.Concat(c.config.Joins.Addresses, c.book.addresses(), c.neighbours.addresses())
-	c.neighbours.mu.Lock()
-	for addr := range c.neighbours.heard {
-		list = append(list, addr)
-	}
-	c.neighbours.mu.Unlock()
+	list := slices.Concat(c.config.Joins.Addresses, c.book.addresses(), c.neighbours.addresses(), c.neighbours.told())
 	slices.Sort(list)
 	return slices.DeleteFunc(slices.Compact(list), func(a string) bool { return a == c.config.Endpoints.Node })
 }
@@ -170,13 +193,10 @@ func (c *Cluster) knownAddresses() []string {
 // gathering is a node's search for its cluster.
 type gathering struct {
 	c         *Cluster
-	addresses map[string]error // asked, with the last failure
+	addresses map[string]error // asked in the last round, with what came of it
 	reported  time.Time
 	lacking   string // why there is no cluster yet
 }
-
-// heardMax bounds the addresses that are taken from others.
-const heardMax = 64
 
 // round knocks everywhere once and takes the step that the answers allow.
 func (g *gathering) round(ctx context.Context) (done bool, err error) {
@@ -216,6 +236,7 @@ func final(err error) bool {
 func (g *gathering) ask(ctx context.Context) (members []introduction, refused error) {
 	var work sync.WaitGroup
 	var mu sync.Mutex // guards what the answers are written to
+	g.addresses = map[string]error{}
 	for _, addr := range g.c.knownAddresses() {
 		work.Go(func() {
 			w, err := g.c.knock(ctx, addr, question{Ask: askHello})
