@@ -45,10 +45,10 @@ cluster-long: ## the same for longer: 20 kills, 4 nodes that hang for 10 s, 10 t
 	CLUSTER_KILLS=20 CLUSTER_PAUSES=4 CLUSTER_KILL_ALL=10 go test ./integration -run '^TestCluster' -count 1 -timeout 60m -v
 transfers-long: ## 100 moves of leaders under load, on a quiet machine: the longest gap, and where the time goes; 4 to stopped nodes
 	CLUSTER_TRANSFERS=100 CLUSTER_QUIET=1 CLUSTER_STOPPED_TARGETS=4 go test ./integration -run '^TestCluster_transfers' -count 1 -timeout 10m -v
-partition-test: ## cut the nodes of a cluster from each other under load, in PARTITIONS (4, at most 8) ways
-	PARTITIONS=$(or $(PARTITIONS),4) go test ./integration -run '^TestPartition' -count 1 -timeout 30m -v
-partition-long: ## the same in all 8 ways
-	PARTITIONS=8 go test ./integration -run '^TestPartition' -count 1 -timeout 30m -v
+partition-test: ## cut the nodes of a cluster from each other under load, in PARTITIONS (5, at most 9) ways
+	PARTITIONS=$(or $(PARTITIONS),5) go test ./integration -run '^TestPartition' -count 1 -timeout 30m -v
+partition-long: ## the same in all 9 ways
+	PARTITIONS=9 go test ./integration -run '^TestPartition' -count 1 -timeout 30m -v
 operators-test: ## what people ask of a cluster of three: on any node, and while nodes are down
 	OPERATORS=1 go test ./integration -run '^TestOperators_' -count 1 -timeout 10m -v
 namespaces-long: ## cuts, changes and founding on networks that lose what they do not carry (root, ip): NAMESPACES (12) ways to cut, NEMESIS_SECONDS (120)

@@ -27,7 +27,7 @@ func (s *Server) verifyStream(w http.ResponseWriter, req *http.Request) error {
 	answers, errs := everywhere[[]Verdict](s, req, stream)
 	for i, verdicts := range answers {
 		if errs[i] != nil {
-			verdicts = []Verdict{{Node: string(stream.Replicas[i].Node), Problems: []string{"unknown: " + errs[i].Error()}}}
+			verdicts = []Verdict{{Node: string(stream.Replicas[i].Node), Unknown: true, Problems: []string{"unknown: " + errs[i].Error()}}}
 		}
 		list = append(list, verdicts...)
 	}

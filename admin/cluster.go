@@ -34,7 +34,9 @@ type Cluster struct {
 	Term   uint64 `json:"term"`             // of the metadata's leader
 	// Seen is false where no leader of the metadata answered: then the rest is
 	// what this node knows by itself.
-	Seen            bool     `json:"seen"`
+	Seen bool `json:"seen"`
+	// Removed: Node is no member any more; the rest is what it knew last.
+	Removed         bool     `json:"removed,omitempty"`
 	Members         []Member `json:"members"`
 	Streams         int      `json:"streams"`
 	WithoutLeader   int      `json:"without_leader"`   // streams
@@ -93,7 +95,11 @@ func (c *Cluster) count(view *catalog.State) {
 	bad := func(what string, names ...string) {
 		c.Problems = append(c.Problems, what+strings.Join(names, ", "))
 	}
-	if !c.Seen {
+	switch {
+	case c.Removed:
+		c.Problems = append(c.Problems, c.Node+" was removed from the cluster and is no member any more")
+		return // of the others it knows nothing
+	case !c.Seen:
 		bad("no leader of the metadata answers: streams can't be created or elect leaders")
 	}
 	var down []string

@@ -16,7 +16,7 @@ import (
 // The house is a cluster of the catalog's nodes; down are those that don't
 // answer.
 func (h *house) Overview(context.Context) Cluster {
-	c := Cluster{ID: "c", Node: "n1", Leader: "n1", Term: 3, Seen: !h.headless}
+	c := Cluster{ID: "c", Node: "n1", Leader: "n1", Term: 3, Seen: !h.headless, Removed: h.removed}
 	for n := range h.state.Nodes() {
 		l := h.state.Load(n.ID)
 		c.Members = append(c.Members, Member{
@@ -108,5 +108,9 @@ func TestCluster_saysWhatIsWrong(t *testing.T) {
 	c := read()
 	if c.WithoutLeader != 1 || c.UnderReplicated != 1 || len(c.Problems) != 4 || !strings.Contains(strings.Join(c.Problems, "; "), "down: n2") {
 		t.Errorf("a node down, no majority: %+v", c)
+	}
+	h.removed = true
+	if c := read(); !slices.Equal(c.Problems, []string{"n1 was removed from the cluster and is no member any more"}) {
+		t.Errorf("a node that was removed: %q", c.Problems)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -224,7 +225,8 @@ func byItself(req *http.Request) bool {
 }
 
 // everywhere has each replica's node do what the request asks for, all at the
-// same time. Answers and errors are in the order of the replicas.
+// same time. Answers and errors are in the order of the replicas. A node that is
+// down, or goes down meanwhile, is not waited for.
 func everywhere[T any](s *Server, req *http.Request, stream *catalog.Stream) ([]T, []error) {
 	ctx, cancel := context.WithTimeout(req.Context(), logPatience)
 	defer cancel()
@@ -233,11 +235,46 @@ func everywhere[T any](s *Server, req *http.Request, stream *catalog.Stream) ([]
 	for i := range stream.Replicas {
 		node := string(stream.Replicas[i].Node)
 		all.Go(func() {
-			got[i], errs[i] = askFor[T](ctx, s, node, &Asked{Method: req.Method, Target: req.RequestURI, User: caller(req)})
+			there, stop := s.whileUp(ctx, node)
+			defer stop()
+			if errs[i] = context.Cause(there); errs[i] != nil {
+				return
+			}
+			got[i], errs[i] = askFor[T](there, s, node, &Asked{Method: req.Method, Target: req.RequestURI, User: caller(req)})
+			if gone := context.Cause(there); errs[i] != nil && errors.Is(gone, ErrSilent) {
+				errs[i] = gone
+			}
 		})
 	}
 	all.Wait()
 	return got, errs
+}
+
+// upLook is how often a node that takes long is looked at.
+const upLook = 500 * time.Millisecond
+
+// whileUp is a context that ends, by ErrSilent, when a node is found down.
+func (s *Server) whileUp(ctx context.Context, node string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	look := func() {
+		if node != s.self() && !s.placement.Up(node) {
+			cancel(fmt.Errorf("%w: %s is down", ErrSilent, node))
+		}
+	}
+	look()
+	tick := time.NewTicker(upLook)
+	go func() {
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				look()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 // Own is a replica on the node that is asked.

@@ -177,11 +177,11 @@ func TestElsewhere_everyReplica(t *testing.T) {
 	verdicts := func() (list []string) {
 		_, body := call(t, handler, "root", "POST", ofS+"/verify", nil)
 		for _, v := range decode[[]Verdict](t, body) {
-			list = append(list, fmt.Sprint(v.Node, len(v.Problems)))
+			list = append(list, fmt.Sprint(v.Node, " ", len(v.Problems), v.Unknown))
 		}
 		return list
 	}
-	if got := verdicts(); !slices.Equal(got, []string{"n10", "n20"}) {
+	if got := verdicts(); !slices.Equal(got, []string{"n1 0 false", "n2 0 false"}) {
 		t.Errorf("verdicts are %v", got)
 	}
 	p.n2.figures.DamagedSegments = 1 // which n2 can fetch from nobody
@@ -189,8 +189,12 @@ func TestElsewhere_everyReplica(t *testing.T) {
 	if r := decode[Repair](t, body); len(r.Damaged) != 1 || !strings.HasPrefix(r.Damaged[0], "n2: ") || len(r.Unknown) != 0 {
 		t.Errorf("damage on n2: %+v", r)
 	}
-	p.others = nil
-	if got := verdicts(); !slices.Equal(got, []string{"n10", "n21"}) {
+	p.asked, p.down = nil, []string{"n2"}
+	if got := verdicts(); !slices.Equal(got, []string{"n1 0 false", "n2 1 true"}) || len(p.asked) > 0 {
+		t.Errorf("verdicts are %v where n2 is down, and asked was %q", got, p.asked)
+	}
+	p.others, p.down = nil, nil
+	if got := verdicts(); !slices.Equal(got, []string{"n1 0 false", "n2 1 true"}) {
 		t.Errorf("verdicts are %v where n2 is silent", got)
 	}
 	_, body = call(t, handler, "root", "POST", ofS+"/repair", nil)

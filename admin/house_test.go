@@ -36,6 +36,7 @@ type house struct {
 	elsewhere bool     // the leader of every stream
 	down, low []string // nodes
 	headless  bool     // the metadata has no leader
+	removed   bool     // this node is no member any more
 	notReady  error
 	serial    chunk.Incarnation
 	tracked   map[string]Reference // by kind and reference

@@ -125,8 +125,8 @@ type Figures struct {
 	SequencesEvicted     uint64 `json:"publisher_sequences_evicted"`
 	// StoredOffsetsPending wait to be written, at most for the window.
 	StoredOffsetsPending int `json:"stored_offsets_pending"`
-	// TrackingBytes is what stored offsets take on disk, TrackingBound what they
-	// may: 5 % of user bytes, or nine snapshots and 4 MiB. SequenceBytes, of
+	// TrackingBytes is what stored offsets take on disk, with the barrier of 96
+	// bytes that each leader begins with; TrackingBound what they may: 5 % of user bytes, or nine snapshots and 4 MiB. SequenceBytes, of
 	// publishers, are apart.
 	TrackingBytes uint64     `json:"tracking_bytes"`
 	TrackingBound uint64     `json:"tracking_bound_bytes"`
@@ -223,6 +223,9 @@ type Verdict struct {
 	Records  uint64   `json:"records"`
 	Bytes    int64    `json:"bytes"`    // of the file
 	Problems []string `json:"problems"` // each says where; empty: all is well
+	// Unknown: the node could not be asked, Problems says why, and nothing is
+	// known of any of its files.
+	Unknown bool `json:"unknown,omitempty"`
 }
 
 // The kinds of a Reference.

@@ -538,6 +538,10 @@ func (r *fakeReplica) StoreOffset(reference string, offset chunk.Offset) error {
 	return nil
 }
 
+func (r *fakeReplica) StoreOffsetIn(_ chunk.Epoch, reference string, offset chunk.Offset) error {
+	return r.StoreOffset(reference, offset)
+}
+
 func (r *fakeReplica) QueryOffset(reference string) (chunk.Offset, bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -27,7 +27,7 @@ const (
 	// answer: known u8 (0 or 1), value u64.
 	methodSequence
 	methodOffset
-	// methodStore: for each offset stream u64, value u64, reference text.
+	// methodStore: for each offset stream u64, epoch u64, value u64, reference text.
 	methodStore
 	// methodExtent: stream u64, of which the node has a replica. The answer: the
 	// first and the last committed chunk's offset i64, -1 if there is none, and
@@ -212,15 +212,19 @@ func decodeClosed(body []byte) (publishers []uint64, err error) {
 	return publishers, r.end()
 }
 
-// stored is one offset of methodStore.
+// stored is one offset of methodStore, for the leader of an epoch and for no later
+// one: what comes late must not pass for newer than what its client has stored
+// with a leader in between.
 type stored struct {
 	stream    chunk.Incarnation
+	epoch     chunk.Epoch
 	offset    chunk.Offset
 	reference string
 }
 
 func (s *stored) append(body []byte) []byte {
 	body = binary.BigEndian.AppendUint64(body, uint64(s.stream))
+	body = binary.BigEndian.AppendUint64(body, uint64(s.epoch))
 	body = binary.BigEndian.AppendUint64(body, uint64(s.offset))
 	return appendText(body, s.reference)
 }
@@ -228,7 +232,7 @@ func (s *stored) append(body []byte) []byte {
 func decodeStored(body []byte) (list []stored, err error) {
 	r := requestReader{rest: body}
 	for len(r.rest) > 0 && !r.failed {
-		list = append(list, stored{chunk.Incarnation(r.u64()), chunk.Offset(r.u64()), r.text()})
+		list = append(list, stored{chunk.Incarnation(r.u64()), chunk.Epoch(r.u64()), chunk.Offset(r.u64()), r.text()})
 	}
 	return list, r.end()
 }

@@ -20,7 +20,7 @@ func goldenRequests() map[string][]byte {
 	q := question{stream: 0x0102030405060708, epoch: 9, reference: "reader"}
 	at := place{stream: 0x0102030405060708, spec: segstore.Spec{Kind: segstore.AtOffset, Offset: 14}}
 	since := place{stream: 0x0102030405060708, spec: segstore.Spec{Kind: segstore.AtTimestamp, Timestamp: 15}}
-	s := stored{stream: 0x0102030405060708, offset: 11, reference: "reader"}
+	s := stored{stream: 0x0102030405060708, epoch: 9, offset: 11, reference: "reader"}
 	return map[string][]byte{
 		"declare":  d.append(nil),
 		"publish":  appendPublish(nil, 10, 1, frame.End()[wire.SizeSize:]),

@@ -568,8 +568,9 @@ func TestServePeer_badRequests(t *testing.T) {
 		{"place on no stream", 8, empty + "01" + empty, notLeader},
 		{"place", 8, stream + "04" + number, done},
 		{"store cut", 6, stream + number, malformed},
-		{"store on no stream", 6, empty + number + "0161", notLeader},
-		{"store", 6, stream + number + "0161", done},
+		{"store on no stream", 6, empty + epoch + number + "0161", notLeader},
+		{"store without an epoch", 6, stream + number + "0161", malformed},
+		{"store", 6, stream + epoch + number + "0161", done},
 	} {
 		if got := ask(c.method, c.body); got != c.want {
 			t.Errorf("%s: status %d, want %d", c.name, got, c.want)

@@ -252,19 +252,19 @@ func known64(value uint64, known bool, err error) (Status, []byte) {
 	return statusDone, appendKnown(nil, value, known)
 }
 
-// storeAll stores what it can: nobody hears of a single one.
+// storeAll stores what it can: nobody hears of a single one. Whether this node
+// leads the epoch the replica knows, sooner than the catalog here.
 func (b *Broker) storeAll(body []byte) error {
 	list, err := decodeStored(body)
 	if err != nil {
 		return err
 	}
 	for _, s := range list {
-		_, replica, missing := b.leads(s.stream, 0)
-		if missing == nil {
-			missing = replica.StoreOffset(s.reference, s.offset)
-		}
-		if missing != nil {
-			err = missing
+		replica, ok := b.replicas.Replica(s.stream)
+		if !ok {
+			err = replication.ErrMissing
+		} else if refused := replica.StoreOffsetIn(s.epoch, s.reference, s.offset); refused != nil {
+			err = refused
 		}
 	}
 	return err

@@ -28,7 +28,7 @@ type lane struct {
 	closed     []uint64
 	sweeping   bool
 
-	stores  map[storeKey]*chunk.Offset
+	stores  map[storeKey]*storeValue
 	storing int // requests under way
 	// sending orders requests with offsets: taken before mu, held while they are
 	// given away.
@@ -38,6 +38,13 @@ type lane struct {
 type storeKey struct {
 	stream    chunk.Incarnation
 	reference string
+}
+
+// storeValue is the last offset of a reference, and the epoch of the leader that
+// it is for.
+type storeValue struct {
+	epoch  chunk.Epoch
+	offset chunk.Offset
 }
 
 // Bounds of what is unanswered on a lane: half of what the link allows, which
@@ -68,7 +75,7 @@ const (
 func newLane(b *Broker, node string) *lane {
 	return &lane{
 		broker: b, node: node, shares: map[chunk.Incarnation]int{},
-		publishers: map[uint64]*remotePublisher{}, stores: map[storeKey]*chunk.Offset{},
+		publishers: map[uint64]*remotePublisher{}, stores: map[storeKey]*storeValue{},
 	}
 }
 
@@ -290,11 +297,13 @@ func (l *lane) sweep() {
 
 // store keeps an offset until the requests before it are answered. False: too
 // many wait.
-func (l *lane) store(stream chunk.Incarnation, reference string, offset chunk.Offset) bool {
+func (l *lane) store(stream chunk.Incarnation, epoch chunk.Epoch, reference string, offset chunk.Offset) bool {
 	l.mu.Lock()
 	key := storeKey{stream, reference}
 	if waits := l.stores[key]; waits != nil {
-		*waits = offset
+		if epoch >= waits.epoch { // else its session has not heard of the election yet
+			*waits = storeValue{epoch, offset}
+		}
 		l.mu.Unlock()
 		return true
 	}
@@ -303,7 +312,7 @@ func (l *lane) store(stream chunk.Incarnation, reference string, offset chunk.Of
 		return false
 	}
 	key.reference = strings.Clone(reference) // the caller's bytes are used again
-	l.stores[key] = &offset
+	l.stores[key] = &storeValue{epoch, offset}
 	idle := l.storing == 0
 	l.mu.Unlock()
 	if idle {
@@ -323,14 +332,14 @@ func (l *lane) sendStores() (all bool) {
 		return true
 	}
 	waiting := l.stores // ours alone from here on
-	l.stores = map[storeKey]*chunk.Offset{}
+	l.stores = map[storeKey]*storeValue{}
 	l.storing++
 	l.mu.Unlock()
 	defer l.stored()
 	all = true
 	var body []byte
-	for key, offset := range waiting {
-		s := stored{key.stream, *offset, key.reference}
+	for key, value := range waiting {
+		s := stored{key.stream, value.epoch, value.offset, key.reference}
 		if body = s.append(body); len(body) >= storesBytes {
 			all = l.sendStore(body) && all
 			body = nil
@@ -369,8 +378,8 @@ func (l *lane) keep(body []byte) {
 	defer l.mu.Unlock()
 	for _, s := range list {
 		key := storeKey{s.stream, s.reference}
-		if _, newer := l.stores[key]; !newer {
-			l.stores[key] = &s.offset
+		if newer := l.stores[key]; newer == nil || newer.epoch < s.epoch {
+			l.stores[key] = &storeValue{s.epoch, s.offset}
 		}
 	}
 }

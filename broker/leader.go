@@ -172,7 +172,7 @@ func (r *remote) ask(method Method, reference string) (uint64, bool, error) {
 func (r *remote) storeOffset(reference string, offset chunk.Offset) error {
 	for {
 		news := r.lane.room.next()
-		if r.lane.store(r.stream, reference, offset) {
+		if r.lane.store(r.stream, r.epoch, reference, offset) {
 			return nil
 		}
 		if err := r.session.pause(news, 0); err != nil {

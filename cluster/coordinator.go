@@ -69,6 +69,7 @@ func (c *Cluster) lead() {
 	for {
 		select {
 		case leads := <-c.meta.leads:
+			c.meta.pace(leads)
 			end()
 			reign.Wait()
 			if leads {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -205,4 +206,13 @@ func TestDrain_movesTheMetadata(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "it leads again where it was asked to", func() bool { return leader.leads() })
+	until(t, "only who leads is as slow as a leader", func() bool {
+		return !slices.ContainsFunc(sites, func(s *site) bool {
+			pace := togetherTiming.heartbeat
+			if s.leads() {
+				pace = leadingHeartbeat
+			}
+			return s.meta.instance().ReloadableConfig().HeartbeatTimeout != pace
+		})
+	})
 }

@@ -32,15 +32,28 @@ type Overview struct {
 	// Seen is false where this is what the node knows by itself, since no leader
 	// answers.
 	Seen bool `json:"seen"`
+	// Removed: the node that was asked is no member any more.
+	Removed bool `json:"-"`
 }
 
 // Overview asks the leader, and says what this node knows if there is none.
 func (c *Cluster) Overview(ctx context.Context) Overview {
 	o, err := atLeader(ctx, c, methodMembers, nothing{}, c.overviewHere)
-	if err == nil {
-		return o
+	if err != nil {
+		o = c.overview()
 	}
-	return c.overview()
+	o.Removed = c.Removed()
+	return o
+}
+
+// Removed tells whether this node knows that it is no member any more. What it
+// has of the catalog then stays as it was when that happened.
+func (c *Cluster) Removed() bool {
+	if !c.entered.Load() {
+		return false // it was not taken in so far
+	}
+	_, member := c.View().Node(c.config.Node)
+	return !member
 }
 
 func (c *Cluster) overviewHere(context.Context, nothing) (Overview, error) {
@@ -103,7 +116,10 @@ func (c *Cluster) transferHere(ctx context.Context, to protocol.NodeID) (nothing
 	if _, member := c.View().Node(to); to != "" && !member {
 		return nothing{}, nodeMissing(to)
 	}
-	return nothing{}, fmt.Errorf("%w: no other voter on metadata answers (asked for %q)", catalog.ErrUnsafe, to)
+	if to != "" {
+		return nothing{}, fmt.Errorf("%w: node %q has no vote on metadata", catalog.ErrUnsafe, to)
+	}
+	return nothing{}, fmt.Errorf("%w: no other voter on metadata answers", catalog.ErrUnsafe)
 }
 
 func nodeMissing(node protocol.NodeID) error {
@@ -180,7 +196,13 @@ func (c *Cluster) removeDeparted(ctx context.Context) {
 			_, _ = c.transferHere(ctx, "") // the next leader removes it
 			return
 		}
-		err := c.do(ctx, &catalog.RemoveNode{ID: node})
+		// Others may have gone since the removal was asked for. A node that is no
+		// member any more votes no more, whatever raft has it down for.
+		servers, err := c.servers(ctx)
+		if err != nil || catalog.MajorityWithout(votersOf(servers), node, c.reached) != nil {
+			continue
+		}
+		err = c.do(ctx, &catalog.RemoveNode{ID: node})
 		switch {
 		case err == nil:
 			c.log.Info("a node was removed", "node", node)

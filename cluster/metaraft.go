@@ -25,11 +25,17 @@ var (
 	// need not wait to hear from a leader that can't be.
 	aloneTiming = timing{20 * time.Millisecond, 20 * time.Millisecond, 20 * time.Millisecond}
 	// togetherTiming is for more voters: a failed leader is replaced within
-	// about a second.
-	togetherTiming = timing{500 * time.Millisecond, 500 * time.Millisecond, 250 * time.Millisecond}
+	// about a second. The lease outlasts two heartbeats of leadingHeartbeat.
+	togetherTiming = timing{500 * time.Millisecond, 500 * time.Millisecond, 500 * time.Millisecond}
 )
 
 const (
+	// leadingHeartbeat is how patient a leader of several voters says it is. Raft
+	// sends a heartbeat each tenth to fifth of that, and a follower, whose own
+	// patience stays at togetherTiming, misses two before it stands for election;
+	// twice as many heartbeats took half of what an idle leader needs.
+	leadingHeartbeat = time.Second
+
 	// appendEntriesMax lets a burst of commands reach a follower in few frames.
 	appendEntriesMax = 512
 	// commitTimeout is how late followers may hear of a commit behind which
@@ -68,10 +74,30 @@ type metaraft struct {
 	gate sync.RWMutex
 }
 
+// pace has a leader of several voters send its heartbeats at leadingHeartbeat's
+// pace, and gives who leads no longer back a follower's patience.
+func (m *metaraft) pace(leads bool) {
+	m.gate.RLock()
+	defer m.gate.RUnlock()
+	r := m.instance()
+	if r.timing == aloneTiming {
+		return // nobody hears its heartbeats
+	}
+	c := r.ReloadableConfig()
+	c.HeartbeatTimeout, c.ElectionTimeout = r.timing.heartbeat, r.timing.election
+	if leads {
+		c.HeartbeatTimeout, c.ElectionTimeout = max(c.HeartbeatTimeout, leadingHeartbeat), max(c.ElectionTimeout, leadingHeartbeat)
+	}
+	if err := r.ReloadConfig(c); err != nil {
+		m.log.Error("the metadata's raft keeps its pace", "leads", leads, "error", err)
+	}
+}
+
 // instance is one raft over the store.
 type instance struct {
 	*raft.Raft
 	machine *machine
+	timing  timing
 }
 
 // beginning is what an empty store means.
@@ -141,7 +167,7 @@ func (m *metaraft) start(t timing, transport raft.Transport, hold uint64) error 
 		}
 		return fmt.Errorf("start raft: %w", err)
 	}
-	m.current.Store(&instance{r, machine})
+	m.current.Store(&instance{r, machine, t})
 	return nil
 }
 

@@ -140,6 +140,14 @@ func (p *presence) linked(node protocol.NodeID) bool {
 	return l != nil && l.up
 }
 
+// broken tells whether a node's link is down that was up.
+func (p *presence) broken(node protocol.NodeID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := p.all[node]
+	return l != nil && l.was && !l.up
+}
+
 // look tells who has come or gone.
 func (p *presence) look(now time.Time) {
 	type news struct {

@@ -86,6 +86,7 @@ func nextVoterChange(servers []raft.Server, view *catalog.State, self protocol.N
 			voting++
 		}
 	}
+	there := func(id protocol.NodeID) bool { return id == self || up(id) }
 	heir := func() (protocol.NodeID, bool) {
 		for n := range view.Nodes() {
 			if s, ok := in[n.ID]; ok && s == raft.Voter && n.ID != self && up(n.ID) && !n.Draining {
@@ -99,12 +100,16 @@ func nextVoterChange(servers []raft.Server, view *catalog.State, self protocol.N
 		if _, member := view.Node(id); member {
 			continue
 		}
-		if id != self {
-			return voterChange{dismiss, id}
+		if id == self {
+			if to, ok := heir(); ok {
+				return voterChange{yield, to}
+			}
+			continue
 		}
-		if to, ok := heir(); ok {
-			return voterChange{yield, to}
+		if s.Suffrage == raft.Voter && catalog.MajorityWithout(votersOf(servers), id, there) != nil {
+			continue // those that are left could decide nothing
 		}
+		return voterChange{dismiss, id}
 	}
 	for n := range view.Nodes() {
 		if _, ok := in[n.ID]; !ok && up(n.ID) {

@@ -87,16 +87,23 @@ func (c *Cluster) register(list []catalog.Wish) {
 	for i, x := range asked {
 		switch {
 		case err != nil, errors.Is(result.Outcomes[i].Err(), catalog.ErrStaleVersion):
-			c.again(x)
+			c.again([]catalog.Wish{x})
 		case result.Outcomes[i].Refusal == nil && c.config.Registered != nil:
 			c.config.Registered(x.Stream, result.Outcomes[i].Epoch, result.Outcomes[i].Registration)
 		}
 	}
 }
 
-// again puts a wish back after a pause.
-func (c *Cluster) again(x catalog.Wish) {
-	time.AfterFunc(wishPause, func() { c.wishes.add(x.Stream, x.Proposal) })
+// again puts wishes back after a pause.
+func (c *Cluster) again(list []catalog.Wish) {
+	if len(list) == 0 {
+		return
+	}
+	time.AfterFunc(wishPause, func() {
+		for _, x := range list {
+			c.wishes.add(x.Stream, x.Proposal)
+		}
+	})
 }
 
 // clear lets replicas count again (D2).
@@ -108,17 +115,18 @@ func (c *Cluster) clear(list []catalog.Wish) {
 
 // changeVoters changes voters of streams that this node leads (D3).
 func (c *Cluster) changeVoters(list []catalog.Wish) {
-	body, settled, later := catalog.VoterChanges(c.View(), c.config.Node, list)
-	if len(body.Changes) == 0 {
-		return
+	body, settled, later := catalog.VoterChanges(c.View(), c.config.Node, list, c.reached)
+	if len(body.Changes) > 0 {
+		if _, err := c.wishFor(body); err != nil {
+			later = append(later, settled...)
+		}
 	}
-	if _, err := c.wishFor(body); err != nil {
-		later = append(later, settled...)
-	}
-	for _, x := range later {
-		c.again(x)
-	}
+	c.again(later)
 }
+
+// reached says whether a node can be counted on now: Up has patience with one
+// whose link has only just broken.
+func (c *Cluster) reached(node protocol.NodeID) bool { return c.Up(node) && !c.presence.broken(node) }
 
 // wishFor proposes within the usual time.
 func (c *Cluster) wishFor(body catalog.Body) (catalog.Result, error) {

@@ -101,12 +101,54 @@ func TestProposed_settledUnheard(t *testing.T) {
 	eventually(t, c, "n2 is a voter", voter(c, "n2"))
 	over, cancel := context.WithCancel(ctx)
 	cancel()
-	unreached := &Cluster{config: c.config, log: c.log, meta: c.meta, wishes: c.wishes, done: over}
+	unreached := &Cluster{config: c.config, log: c.log, meta: c.meta, wishes: c.wishes, coord: c.coord, presence: c.presence, done: over}
 	unreached.failure.ch = make(chan struct{})
 	once := catalog.NewWishes("n1")
 	once.Add(i, protocol.Proposal{Kind: protocol.ProposeSettled, Node: "n1", Epoch: stream(c).Epoch, Config: stream(c).ConfigVersion})
 	unreached.changeVoters(once.Take())
 	eventually(t, c, "n1 is no voter", func(*catalog.State) bool { return !voter(c, "n1")(nil) })
+}
+
+// Who is to leave stays while the rest has no majority that is there, and goes
+// once it has, though the leader says only once that its voters are settled.
+func TestProposed_staysForTheMajority(t *testing.T) {
+	for _, row := range []struct {
+		name       string
+		away, back func(c *Cluster)
+	}{
+		{"gone", func(c *Cluster) { c.see("n3", catalog.Gone) }, func(c *Cluster) { c.see("n3", catalog.Up) }},
+		{"its link has just broken", func(c *Cluster) { c.presence.set("n3", true); c.presence.set("n3", false) },
+			func(c *Cluster) { c.Linked("n3", true) }},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := openThree(t, nil)
+			ctx := within(t)
+			i := stream(c).Incarnation
+			for _, n := range []protocol.NodeID{"n2", "n3"} {
+				if err := c.do(ctx, &catalog.AddReplicas{Replicas: []catalog.Added{{Stream: i, Node: n}}}); err != nil {
+					t.Fatal(err)
+				}
+				says(c, protocol.ProposeSettled, "n1")
+				says(c, protocol.ProposePromote, n)
+				eventually(t, c, "it is a voter", voter(c, n))
+			}
+			row.away(c)
+			if err := c.do(ctx, &catalog.RetireReplicas{Replicas: []catalog.Retired{{Stream: i, Node: "n2"}}}); err != nil {
+				t.Fatal(err)
+			}
+			once := catalog.NewWishes("n1")
+			once.Add(i, protocol.Proposal{Kind: protocol.ProposeSettled, Node: "n1", Epoch: stream(c).Epoch, Config: stream(c).ConfigVersion})
+			c.changeVoters(once.Take())
+			if !voter(c, "n2")(nil) {
+				t.Fatal("n2 went, and n1 is left without a majority")
+			}
+			row.back(c)
+			eventually(t, c, "n2 is gone", func(*catalog.State) bool {
+				_, ok := stream(c).Replica("n2")
+				return !ok
+			})
+		})
+	}
 }
 
 func TestProposed_registersAndClears(t *testing.T) {

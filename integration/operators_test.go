@@ -261,6 +261,8 @@ func TestOperators_whileNodesAreDown(t *testing.T) {
 		{[]string{"segment", "list", "everywhere"}, []int{6}},
 		{[]string{"segment", "list", "everywhere", "--node", left.Name}, []int{0}},
 		{[]string{"segment", "list", "everywhere", "--node", gone.Name}, []int{6}},
+		{[]string{"segment", "verify", "everywhere"}, []int{8}},
+		{[]string{"segment", "verify", "--all"}, []int{8}},
 		{[]string{"tracking", "list", "everywhere"}, []int{6}},
 		{[]string{"stream", "retention", "everywhere"}, []int{6}},
 	} {
@@ -277,6 +279,13 @@ func TestOperators_whileNodesAreDown(t *testing.T) {
 		}
 	}
 	t.Logf("FIGURE operators: with one node killed and one hung the slowest answer took %d ms, bound %d ms", slowest.Milliseconds(), bound.Milliseconds())
+
+	s := o.run(left, "segment", "verify", "everywhere")
+	for _, silent := range []*harness.Node{gone, hung} {
+		if !strings.Contains(s.out, "is down") || !strings.Contains(s.err, "2 replicas (") || !strings.Contains(s.err, "everywhere on "+silent.Name) {
+			t.Errorf("segment verify does not say that %s was not asked: %s%s", silent.Name, s.out, s.err)
+		}
+	}
 
 	list := parsed[[]admin.Stream](o, o.must(left, "stream", "list", "-o", "json"))
 	if len(list) != len(before) {

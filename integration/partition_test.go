@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
 	"slices"
 	"sync"
@@ -370,6 +371,53 @@ func (c *cutTest) apart() {
 	c.t.Logf("all apart for %d ms, level %d ms after; sent again from %d of %d", time.Since(at).Milliseconds(), back.Milliseconds(), from, y.next)
 }
 
+// late holds what one node says to a stream's leader for as long as links are
+// patient. Meanwhile leadership goes elsewhere and comes back; a store that was on
+// its way to the first reign must not undo in the third what its client has stored
+// in the second.
+func (c *cutTest) late() {
+	s := c.streams[0]
+	meta := c.cluster.MetaLeader()
+	others := c.cluster.Others(meta)
+	leader, asked := others[0], others[1]
+	c.move(s, leader)
+	conn := c.dial(asked)
+	defer conn.Close()
+	store := func(offset uint64) {
+		if err := conn.StoreOffset(strayName, s.name, offset); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	wantStored := func(at *client.Conn, want uint64) {
+		if got, err := at.QueryOffset(c.t.Context(), strayName, s.name); err != nil || got != want {
+			c.t.Errorf("the offset is %d (%v), and %d was stored last", got, err, want)
+		}
+	}
+	follow := func(n *harness.Node) {
+		c.move(s, n)
+		c.until("the asked node knows its leader", func() bool {
+			addr, err := conn.Leader(c.t.Context(), s.name)
+			return err == nil && addr == n.Stream
+		})
+	}
+	follow(leader)
+	store(100)
+	wantStored(conn, 100)
+	at := c.cut(func() { c.network.Cut(asked, leader) })
+	store(500)
+	follow(meta)
+	store(50)
+	wantStored(conn, 50)
+	follow(leader)
+	held := time.Since(at)
+	back := c.heal()
+	wantStored(conn, 50) // behind what was held, on the same link
+	other := c.dial(meta)
+	defer other.Close()
+	wantStored(other, 50)
+	c.report(fmt.Sprintf("a store held for %d ms while leadership went there and back", held.Milliseconds()), c.gap(), back)
+}
+
 // fromMetadata cuts a stream's leader from the metadata's, and from none
 // of the others.
 func (c *cutTest) fromMetadata() {
@@ -468,6 +516,7 @@ var cuts = []struct {
 	cut  func(*cutTest)
 }{
 	{"minority", (*cutTest).minority},
+	{"late", (*cutTest).late},
 	{"fromMetadata", (*cutTest).fromMetadata},
 	{"mute", (*cutTest).mute},
 	{"deaf", (*cutTest).deaf},

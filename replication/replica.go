@@ -104,10 +104,17 @@ func (r *Replica) Sequence(reference string, answer func(sequence uint64, ok boo
 //
 // Errors: ErrNotLeader, ErrReferenceLength.
 func (r *Replica) StoreOffset(reference string, offset chunk.Offset) error {
+	return r.StoreOffsetIn(0, reference, offset)
+}
+
+// StoreOffsetIn is StoreOffset for the reign of an epoch alone, where the store may
+// have been on its way for long: in a later reign it must not pass for newer than
+// what was stored meanwhile. 0 is any reign. Errors: as StoreOffset's.
+func (r *Replica) StoreOffsetIn(epoch chunk.Epoch, reference string, offset chunk.Offset) error {
 	if err := checkReference(reference); err != nil {
 		return err
 	}
-	due, ask, err := r.stores.put(reference, offset)
+	due, ask, err := r.stores.put(epoch, reference, offset)
 	switch {
 	case err != nil || !ask:
 		return err

@@ -113,7 +113,7 @@ func (r *Replica) fail(err error) {
 func (r *Replica) endReign() {
 	t := &r.turns
 	r.publishers.end()
-	r.stores.lead(false)
+	r.stores.lead(0)
 	r.refuseOwed(ErrNotLeader)
 	t.epoch, t.lead, t.pacer, t.flushWant = 0, false, nil, false
 	err := ErrNotLeader

@@ -17,9 +17,9 @@ const storesEvery = 20 * time.Millisecond
 // turn: the newest value of each reference that was stored in this reign.
 type stores struct {
 	mu sync.Mutex // guards the fields below
-	// leading: the replica takes stores.
-	leading bool
-	latest  map[string]*latestStore
+	// epoch is the reign's whose stores are taken; 0: none are.
+	epoch  chunk.Epoch
+	latest map[string]*latestStore
 	// changed are those with values that no turn has taken over, each once.
 	changed []*latestStore
 	// moving are those that a turn has taken over and not counted yet.
@@ -35,12 +35,12 @@ type latestStore struct {
 	changed   bool
 }
 
-// put takes a store. If ask, a turn should take over at the time due, or at once
+// put takes a store meant for the reign of an epoch; 0: for whichever. If ask, a turn should take over at the time due, or at once
 // if that is past; otherwise one comes anyway.
-func (s *stores) put(reference string, offset chunk.Offset) (due time.Time, ask bool, err error) {
+func (s *stores) put(epoch chunk.Epoch, reference string, offset chunk.Offset) (due time.Time, ask bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.leading {
+	if s.epoch == 0 || epoch != 0 && epoch != s.epoch {
 		return time.Time{}, false, ErrNotLeader
 	}
 	s.count++
@@ -156,9 +156,9 @@ func (s *stores) stored() uint64 {
 	return s.count
 }
 
-// lead opens or ends the taking of stores.
-func (s *stores) lead(leading bool) {
+// lead opens the taking of stores in a reign, or ends it: 0.
+func (s *stores) lead(epoch chunk.Epoch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leading, s.latest, s.changed, s.moving = leading, nil, nil, 0
+	s.epoch, s.latest, s.changed, s.moving = epoch, nil, nil, 0
 }

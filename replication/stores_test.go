@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/vfs"
 )
 
@@ -14,7 +15,7 @@ func TestStores_wakeTurnsNoOftenerThanNeeded(t *testing.T) {
 	now := time.Unix(1000, 0)
 	put := func(reference string, offset uint64) string {
 		t.Helper()
-		due, ask, err := s.put(reference, chunkOffset(offset))
+		due, ask, err := s.put(0, reference, chunkOffset(offset))
 		switch {
 		case err != nil:
 			t.Fatal(err)
@@ -25,10 +26,10 @@ func TestStores_wakeTurnsNoOftenerThanNeeded(t *testing.T) {
 		}
 		return "now"
 	}
-	if _, _, err := s.put("a", 1); !errors.Is(err, ErrNotLeader) {
+	if _, _, err := s.put(0, "a", 1); !errors.Is(err, ErrNotLeader) {
 		t.Fatalf("on a follower: %v", err)
 	}
-	s.lead(true)
+	s.lead(1)
 	steps := []struct {
 		reference string
 		offset    uint64
@@ -64,10 +65,10 @@ func TestStores_wakeTurnsNoOftenerThanNeeded(t *testing.T) {
 
 func TestStores_collapseToTheLastValue(t *testing.T) {
 	var s stores
-	s.lead(true)
+	s.lead(1)
 	now := time.Unix(1000, 0)
 	for i := range 100 {
-		if _, _, err := s.put([]string{"a", "b"}[i%2], chunkOffset(uint64(i))); err != nil {
+		if _, _, err := s.put(0, []string{"a", "b"}[i%2], chunkOffset(uint64(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -79,7 +80,7 @@ func TestStores_collapseToTheLastValue(t *testing.T) {
 	if got := s.take(nil, now, 100); len(got) != 0 {
 		t.Fatalf("took %v again", got)
 	}
-	if _, _, err := s.put("b", 100); err != nil {
+	if _, _, err := s.put(0, "b", 100); err != nil {
 		t.Fatal(err)
 	}
 	s.forget()
@@ -93,9 +94,9 @@ func TestStores_collapseToTheLastValue(t *testing.T) {
 
 func TestStores_keepNoStringOfTheCaller(t *testing.T) {
 	var s stores
-	s.lead(true)
+	s.lead(1)
 	frame := []byte("abc")
-	if _, _, err := s.put(unsafeString(frame), 1); err != nil {
+	if _, _, err := s.put(0, unsafeString(frame), 1); err != nil {
 		t.Fatal(err)
 	}
 	frame[0] = 'x'
@@ -106,11 +107,11 @@ func TestStores_keepNoStringOfTheCaller(t *testing.T) {
 
 func TestStores_allocateNothingForKnownReferences(t *testing.T) {
 	var s stores
-	s.lead(true)
+	s.lead(1)
 	offset := uint64(0)
 	if allocs := testing.AllocsPerRun(1000, func() {
 		offset++
-		_, _, _ = s.put("a", chunkOffset(offset))
+		_, _, _ = s.put(0, "a", chunkOffset(offset))
 	}); allocs != 0 {
 		t.Fatalf("%v allocations a store", allocs)
 	}
@@ -163,4 +164,26 @@ func TestStores_countAtOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A store that was on its way to a leader counts in no later reign, not even of
+// the same replica: its client has stored elsewhere since.
+func TestStores_ofAnotherReign(t *testing.T) {
+	var s stores
+	s.lead(5)
+	if _, _, err := s.put(5, "r", 50); err != nil {
+		t.Fatal(err)
+	}
+	for _, epoch := range []chunk.Epoch{3, 6} {
+		if _, _, err := s.put(epoch, "r", 500); !errors.Is(err, ErrNotLeader) {
+			t.Errorf("meant for epoch %d, in epoch 5: %v", epoch, err)
+		}
+	}
+	if offset, _ := s.lookup("r"); offset != 50 {
+		t.Errorf("the offset is %d", offset)
+	}
+	s.lead(0)
+	if _, _, err := s.put(0, "r", 500); !errors.Is(err, ErrNotLeader) {
+		t.Errorf("without a reign: %v", err)
+	}
 }

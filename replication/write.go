@@ -228,7 +228,7 @@ func (r *Replica) beginReign() {
 	if _, ok := r.appendControl(chunk.Delta, chunk.FlagEpochStart, t.trailer); !ok {
 		return
 	}
-	r.stores.lead(true)
+	r.stores.lead(t.epoch)
 	r.publishers.begin(t.epoch)
 }
 

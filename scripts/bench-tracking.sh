@@ -25,9 +25,8 @@ run() { # name arguments…
 run beside --time "${TIME:-10s}" --rounds 10
 run alone --time "${TIME:-10s}" --producers 0 --references 10 --connections 1 --store-rate 0
 
-# The columns are those of the table that bench tracking prints.
-column() { # name number
-  tail -n 1 "$dir/$1.csv" | sed -E 's/"([0-9]+),([0-9]+),([0-9]+)"/\1\2\3/g; s/"([0-9]+),([0-9]+)"/\1\2/g' | cut -d, -f"$2"
+column() { # run column format
+  awk -F, -v name="$2" -v format="$3" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i } NR == 2 { printf format, $at }' "$dir/$1.csv"
 }
-echo "FIGURE stores beside a publisher: $(column beside 4)/s accepted, query p99 $(column beside 6); publish throughput $(column beside 9) of without (goal 0.90), CPU for each message $(column beside 12) of without (goal 1.20)"
-echo "FIGURE stores without a publisher: $(column alone 4)/s accepted, query p99 $(column alone 6)"
+echo "FIGURE stores beside a publisher: $(column beside stores_per_second %.0f)/s accepted, query p99 $(column beside query_p99_ms %.2f) ms; publish throughput $(column beside throughput_ratio %.2f) of without (goal 0.90), CPU for each message $(column beside cpu_ratio %.2f) of without (goal 1.20)"
+echo "FIGURE stores without a publisher: $(column alone stores_per_second %.0f)/s accepted, query p99 $(column alone query_p99_ms %.2f) ms"

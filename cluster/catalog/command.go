@@ -10,10 +10,12 @@ import (
 	"github.com/millrace/millrace/segstore/chunk"
 )
 
-// Version is the newest version of commands and snapshots that this program
-// knows. It grows with each change that an older program could not follow, be
-// it a new command, a new field or a new meaning.
-const Version = 1
+// Version is the newest version of commands that this program knows. It grows
+// with each change that an older program could not follow, be it a new command,
+// a new field or a new meaning. A command says the version that it came with
+// (enterSince), so that nodes of two versions go on together until a new one is
+// used; then the older stop.
+const Version = 2
 
 // Command is one change of the catalog, with what only its proposer may know.
 type Command struct {
@@ -77,19 +79,32 @@ type envelope struct {
 	Body    json.RawMessage `json:"body"`
 }
 
-// bodies makes an empty body for each kind.
-var bodies = map[string]func() Body{}
+// bodies are the kinds of commands.
+var bodies = map[string]entry{}
 
-// enter registers a kind of command; T is its struct.
+// entry is one kind of command.
+type entry struct {
+	empty func() Body
+	since int // the version that it came with
+}
+
+// enter registers a kind of command that has always been there; T is its struct.
 func enter[T any, P interface {
 	*T
 	Body
 }]() {
+	enterSince[T, P](1)
+}
+
+func enterSince[T any, P interface {
+	*T
+	Body
+}](version int) {
 	name := P(new(T)).kind()
 	if _, twice := bodies[name]; twice {
 		panic("catalog: two commands of type " + name)
 	}
-	bodies[name] = func() Body { return P(new(T)) }
+	bodies[name] = entry{func() Body { return P(new(T)) }, version}
 }
 
 func init() { // the registration table
@@ -123,6 +138,7 @@ func init() { // the registration table
 	enter[ActivateGroup]()
 	enter[ReachMembers]()
 	enter[SetGossipKey]()
+	enterSince[ChangeGroups](2)
 }
 
 // Encode writes the command as JSON.
@@ -131,7 +147,7 @@ func (c Command) Encode() []byte {
 	if err != nil {
 		panic(fmt.Sprintf("catalog: encode %s: %v", c.Body.kind(), err))
 	}
-	b, err := json.Marshal(envelope{Version: Version, Kind: c.Body.kind(), Request: c.Request, At: c.At, Body: body})
+	b, err := json.Marshal(envelope{Version: bodies[c.Body.kind()].since, Kind: c.Body.kind(), Request: c.Request, At: c.At, Body: body})
 	if err != nil {
 		panic(fmt.Sprintf("catalog: encode %s: %v", c.Body.kind(), err))
 	}
@@ -152,11 +168,11 @@ func Decode(b []byte) (Command, error) {
 	if e.Version < 1 {
 		return Command{}, fmt.Errorf("%w: command %q is of version %d", ErrMalformed, e.Kind, e.Version)
 	}
-	empty, ok := bodies[e.Kind]
+	kind, ok := bodies[e.Kind]
 	if !ok {
 		return Command{}, fmt.Errorf("%w: %q of version %d: upgrade this node", ErrUnknownCommand, e.Kind, e.Version)
 	}
-	body := empty()
+	body := kind.empty()
 	if err := strict(e.Body, body); err != nil {
 		return Command{}, fmt.Errorf("%w: command %q: %v", ErrMalformed, e.Kind, err)
 	}

@@ -84,6 +84,11 @@ func story() []Body {
 		&MarkNode{ID: "n4", Draining: true, Leaving: true},
 		&RemoveNode{ID: "n4"},
 		&SetGossipKey{Key: bytes.Repeat([]byte{7}, gossipKeyBytes)},
+		&ChangeGroups{[]GroupChange{
+			{Join, GroupRef{"/", "full", "app"}, 1, MemberID{"n2", "c4", 7}},
+			{Leave, GroupRef{"/", "full", "app"}, 0, MemberID{"n2", "c2", 0}},
+			{Stopped, GroupRef{"/", "full", "plain"}, 0, MemberID{"n1", "c3", 2}},
+		}},
 	}
 }
 
@@ -139,8 +144,8 @@ func TestDecode_refusesWhatItDoesNotKnow(t *testing.T) {
 		want          error
 	}{
 		{"unknown type", `{"v":1,"type":"stream.polish","at":1,"body":{}}`, ErrUnknownCommand},
-		{"newer version", `{"v":2,"type":"vhost.create","at":1,"body":{"name":"a"}}`, ErrNewerVersion},
-		{"newer version of an unknown type", `{"v":2,"type":"stream.polish","at":1,"body":{}}`, ErrNewerVersion},
+		{"newer version", `{"v":3,"type":"vhost.create","at":1,"body":{"name":"a"}}`, ErrNewerVersion},
+		{"newer version of an unknown type", `{"v":3,"type":"stream.polish","at":1,"body":{}}`, ErrNewerVersion},
 		{"no version", `{"type":"vhost.create","at":1,"body":{"name":"a"}}`, ErrMalformed},
 		{"unknown field", `{"v":1,"type":"vhost.create","at":1,"body":{"name":"a","color":"red"}}`, ErrMalformed},
 		{"wrong type of a field", `{"v":1,"type":"vhost.create","at":1,"body":{"name":1}}`, ErrMalformed},

@@ -71,6 +71,8 @@ func (c *company) fails(node protocol.NodeID) bool {
 	return c.sight.Present(node) == Gone || c.IntN(100) < c.luck
 }
 
+func (c *company) up(node protocol.NodeID) bool { return c.sight.Present(node) == Up }
+
 func (c *company) fence(node protocol.NodeID, s *Stream) {
 	if c.fails(node) {
 		c.sight.FenceFailed(s.Incarnation, s.Epoch, node, "bad luck", c.tick)
@@ -115,8 +117,8 @@ func (c *company) leaders() (changed bool) {
 				body = &ClearReplicas{[]Cleared{{s.Incarnation, r.Node, r.Registration, s.Epoch}}}
 			}
 		}
-		if next, ok := NextChange(s, s.Leader.Node, s.ConfigVersion); ok && body == nil {
-			body = &ChangeVoters{[]VoterChange{next}}
+		if next, _ := NextChange(s, s.Leader.Node, s.ConfigVersion, c.up); next != nil && body == nil {
+			body = &ChangeVoters{[]VoterChange{*next}}
 		}
 		if r, _ := s.Replica(s.Leader.Node); !r.Voter && body == nil { // it hands over by itself
 			for _, id := range s.Voters() {

@@ -73,6 +73,9 @@ func GroupName(name string) error {
 	return nil
 }
 
+// Groups yields all groups, by virtual host, stream and name.
+func (s *State) Groups() iter.Seq[*Group] { return values(s.groups.all()) }
+
 // Group looks a group up.
 func (s *State) Group(vhost, stream, name string) (*Group, bool) {
 	return s.groups.get(key(vhost, stream, name))
@@ -166,27 +169,7 @@ type JoinGroup struct {
 func (*JoinGroup) kind() string { return "group.join" }
 
 func (c *JoinGroup) apply(e *edit) []Outcome {
-	if _, ok := e.Stream(c.Group.VHost, c.Group.Stream); !ok {
-		return one(refuse(ErrStreamMissing, "%q in virtual host %q", c.Group.Stream, c.Group.VHost))
-	}
-	if err := GroupName(c.Group.Name); err != nil {
-		return one(refusalOf(err))
-	}
-	if c.Partition < Plain {
-		return one(refuse(ErrBadArgument, "partition index %d", c.Partition))
-	}
-	g := e.modifyGroup(c.Group)
-	switch {
-	case g == nil:
-		g = &Group{VHost: c.Group.VHost, Stream: c.Group.Stream, Name: c.Group.Name, Partition: c.Partition}
-	case g.Partition != c.Partition:
-		return one(refuse(ErrGroupDiffers, "group %q consumes partition %d, not %d", c.Group.Name, g.Partition, c.Partition))
-	case g.member(c.Member) >= 0:
-		return one(nil)
-	}
-	g.Members = append(g.Members, Member{MemberID: c.Member, Role: Waiting})
-	e.putGroup(g)
-	return one(nil)
+	return e.changeGroups([]GroupChange{{Do: Join, Group: c.Group, Partition: c.Partition, Member: c.Member}})
 }
 
 // LeaveGroups takes members out: one subscription, or all of the connections
@@ -215,13 +198,7 @@ func (c *LeaveGroups) apply(e *edit) []Outcome {
 		}
 		return one(nil)
 	}
-	g := e.modifyGroup(c.Group)
-	if g == nil || g.member(c.Member) < 0 {
-		return one(refuse(ErrGroupMissing, "%q of stream %q", c.Group.Name, c.Group.Stream))
-	}
-	g.Members = slices.DeleteFunc(g.Members, func(m Member) bool { return m.MemberID == c.Member })
-	e.putGroup(g)
-	return one(nil)
+	return e.changeGroups([]GroupChange{{Do: Leave, Group: c.Group, Member: c.Member}})
 }
 
 // StoppedMember is a member's answer that it is not active any more.
@@ -233,15 +210,7 @@ type StoppedMember struct {
 func (*StoppedMember) kind() string { return "group.stopped" }
 
 func (c *StoppedMember) apply(e *edit) []Outcome {
-	g := e.modifyGroup(c.Group)
-	if g == nil || g.member(c.Member) < 0 {
-		return one(refuse(ErrGroupMissing, "%q of stream %q", c.Group.Name, c.Group.Stream))
-	}
-	if m := &g.Members[g.member(c.Member)]; m.Role == Stopping {
-		m.Role = Waiting
-		e.putGroup(g)
-	}
-	return one(nil)
+	return e.changeGroups([]GroupChange{{Do: Stopped, Group: c.Group, Member: c.Member}})
 }
 
 // ActivateGroup has a group without an active member decided anew: a member

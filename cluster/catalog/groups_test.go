@@ -191,3 +191,106 @@ func TestPartitionIndex(t *testing.T) {
 		t.Errorf("without a super stream: %d", got)
 	}
 }
+
+// Changes that come together are decided once, behind the last of them.
+func TestChangeGroups_choosesBehindTheLast(t *testing.T) {
+	for _, row := range []struct {
+		name      string
+		partition int
+		before    string
+		changes   []GroupChange
+		want      string
+		refused   []error
+	}{
+		{"who leaves in the same command is not chosen", Plain, "+a +b +c",
+			[]GroupChange{{Do: Leave, Member: member("a")}, {Do: Leave, Member: member("b")}}, "*c", []error{nil, nil}},
+		{"a partition goes to where it stays", 2, "",
+			[]GroupChange{{Do: Join, Member: member("a")}, {Do: Join, Member: member("b")}, {Do: Join, Member: member("c")}},
+			"a b *c", []error{nil, nil, nil}},
+		{"the answer and the end of the one that stops", 1, "+a +b",
+			[]GroupChange{{Do: Stopped, Member: member("a")}, {Do: Leave, Member: member("a")}}, "*b", []error{nil, nil}},
+		{"come and gone", Plain, "", []GroupChange{{Do: Join, Member: member("a")}, {Do: Leave, Member: member("a")}},
+			"none", []error{nil, nil}},
+		{"each is answered for itself", Plain, "+a",
+			[]GroupChange{{Do: Leave, Member: member("b")}, {Do: Join, Member: member("b")}, {Do: Stopped, Member: member("c")}, {Do: "dance", Member: member("a")}},
+			"*a b", []error{ErrGroupMissing, nil, ErrGroupMissing, ErrBadArgument}},
+		{"repeated", Plain, "+a", []GroupChange{{Do: Join, Member: member("a")}, {Do: Stopped, Member: member("a")}},
+			"*a", []error{nil, nil}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := newCrew(t, row.partition)
+			c.play(row.before)
+			for i := range row.changes {
+				row.changes[i].Group, row.changes[i].Partition = c.ref, row.partition
+			}
+			before := c.state
+			next, result, changes := c.state.Do(Command{Request: "once", At: 1, Body: &ChangeGroups{row.changes}})
+			c.state = next
+			for i, want := range row.refused {
+				if got := result.Outcomes[i].Err(); !errors.Is(got, want) {
+					t.Errorf("change %d: %v, want %v", i, got, want)
+				}
+			}
+			if got := c.show(); got != row.want {
+				t.Errorf("ends as %q, want %q", got, row.want)
+			}
+			if len(changes) > 1 {
+				t.Errorf("%d changes of one group", len(changes))
+			}
+			if g, ok := c.state.Group("/", "s", "app"); ok {
+				checkGroup(t, c.state, g)
+			}
+			checkChanges(t, before, next, changes)
+		})
+	}
+}
+
+// A command says the version that it came with: nodes of two versions go on
+// together until a new one is used.
+func TestEncode_saysSince(t *testing.T) {
+	for want, body := range map[string]Body{`{"v":1,`: &JoinGroup{}, `{"v":2,`: &ChangeGroups{}} {
+		if got := string(Command{Body: body}.Encode()); !strings.HasPrefix(got, want) {
+			t.Errorf("%s does not begin with %s", got, want)
+		}
+	}
+}
+
+func TestGroupSteps(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		script string
+		away   Away
+		want   string // after the steps
+	}{
+		{"all in contact", "+a +B", nil, "*a B"},
+		{"away for a moment", "+A +b", Away{"n2": 300}, "*A? b"},
+		{"away for too long", "+A +b n2?", Away{"n2": 10_000}, "*Ax *b"},
+		{"away for too long when first seen", "+A +b", Away{"n2": 10_000}, "*Ax *b"},
+		{"back", "+A +b n2?", nil, "*A b"},
+		{"back after too long", "+A +b n2? n2x", nil, "~A ~b"},
+		{"several on one node", "+A +B +c", Away{"n2": 10_000}, "*Ax Bx *c"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := newCrew(t, Plain)
+			c.play(row.script)
+			for _, b := range GroupSteps(c.state, row.away, 10_000) {
+				c.ok(b)
+			}
+			if got := c.show(); got != row.want {
+				t.Errorf("ends as %q, want %q", got, row.want)
+			}
+			if more := GroupSteps(c.state, row.away, 10_000); len(more) > 0 {
+				t.Errorf("and then %d more", len(more))
+			}
+		})
+	}
+	c := newCrew(t, Plain)
+	c.play("+A +B +c")
+	c.ok(&RemoveNode{ID: "n2"})
+	for _, b := range GroupSteps(c.state, nil, 10_000) {
+		c.ok(b)
+	}
+	if got := c.show(); got != "*c" {
+		t.Errorf("a node is removed: %q", got)
+	}
+}

@@ -14,6 +14,7 @@ func (d *decider) handOver(s *Stream, p *progress) {
 	_, asked := d.sight.handing[s.Incarnation]
 	switch {
 	case to == "" || asked:
+	case !d.majorityUp(s): // nobody could be elected; the leader may still have a majority
 	case p.retry > d.now:
 		d.wake(s, p.retry)
 	case len(d.sight.handing) >= handoversMax:
@@ -123,14 +124,15 @@ func (d *decider) sharing(s *Stream, n *Node) int {
 }
 
 // NextChange returns the change of voters that a stream's leader should propose
-// when settled is the configuration version that it knows to be settled (D3):
-// whoever is to go becomes a learner, the leader itself last, once none is on
+// when settled is the configuration version that it knows to be settled (D3), or
+// nil: whoever is to go becomes a learner, the leader itself last, once none is on
 // its way in. Whoever comes in is proposed by the protocol, which knows when it
-// has caught up.
-func NextChange(s *Stream, leader protocol.NodeID, settled protocol.ConfigVersion) (VoterChange, bool) {
+// has caught up. Nobody goes who is needed for a majority of those that are up:
+// blocked tells that somebody waits for that.
+func NextChange(s *Stream, leader protocol.NodeID, settled protocol.ConfigVersion, up func(protocol.NodeID) bool) (next *VoterChange, blocked bool) {
 	if s.Leader.Node != leader || settled != s.ConfigVersion ||
 		slices.ContainsFunc(s.Replicas, func(r Replica) bool { return !r.Voter && !r.Leaving }) {
-		return VoterChange{}, false
+		return nil, false
 	}
 	order := slices.SortedFunc(slices.Values(s.Replicas), func(a, b Replica) int {
 		return cmp.Compare(unlike(b.Node, leader), unlike(a.Node, leader))
@@ -140,11 +142,31 @@ func NextChange(s *Stream, leader protocol.NodeID, settled protocol.ConfigVersio
 			continue
 		}
 		c := VoterChange{Stream: s.Incarnation, Epoch: s.Epoch, Version: settled, Node: r.Node, Registration: r.Registration}
-		if s.voterChangeable(&c, s.replica(r.Node)) == nil {
-			return c, true
+		switch {
+		case s.voterChangeable(&c, s.replica(r.Node)) != nil:
+		case !s.bears(&c, up):
+			blocked = true
+		default:
+			return &c, false
 		}
 	}
-	return VoterChange{}, false
+	return nil, blocked
+}
+
+// bears says whether a stream has a majority of voters that count and are up
+// behind a change. That is never in the way of letting a voter go that is down:
+// where the stream has a majority now, it has one without it.
+func (s *Stream) bears(c *VoterChange, up func(protocol.NodeID) bool) bool {
+	after := slices.Clone(s.Replicas)
+	for i := range after {
+		r := &after[i]
+		if r.Node == c.Node {
+			r.Voter, r.Aside = c.Voter, r.Aside && !c.Voter
+		}
+		r.Aside = r.Aside || !up(r.Node)
+	}
+	voters, there := count(after)
+	return 2*there > voters
 }
 
 // Departed returns the members that are to leave and hold nothing any more.

@@ -195,15 +195,15 @@ func TestNextSteps_leavingNode(t *testing.T) {
 	g.ok(&PutNode{ID: "n5", Disk: "d"})
 	g.refused(instead, ErrReplicaMissing) // replaced already
 	g.expect("s", "")                     // n4 catches up
-	if c, ok := NextChange(g.get("s"), "n2", g.get("s").ConfigVersion); ok {
+	if c, _ := NextChange(g.get("s"), "n2", g.get("s").ConfigVersion, everyone); c != nil {
 		t.Errorf("the newcomer is not awaited: %+v", c)
 	}
 	g.ok(g.change("s", "n4", true))
-	c, ok := NextChange(g.get("s"), "n2", g.get("s").ConfigVersion)
-	if !ok || c.Node != "n1" || c.Voter {
+	c, _ := NextChange(g.get("s"), "n2", g.get("s").ConfigVersion, everyone)
+	if c == nil || c.Node != "n1" || c.Voter {
 		t.Fatalf("change %+v", c)
 	}
-	g.ok(&ChangeVoters{Changes: []VoterChange{c}})
+	g.ok(&ChangeVoters{Changes: []VoterChange{*c}})
 	g.expect("s", "remove n1")
 	g.ok(g.remove("s", "n1"))
 	g.expect("s", "")
@@ -248,38 +248,88 @@ func TestNextSteps_fewLearnersAtATime(t *testing.T) {
 	}
 }
 
+func everyone(protocol.NodeID) bool { return true }
+
 func TestNextChange(t *testing.T) {
 	for _, row := range []struct {
-		name  string
-		build func(w *world)
-		by    protocol.NodeID
-		want  string // the node that becomes a learner, "" for none
+		name    string
+		build   func(w *world)
+		by      protocol.NodeID
+		down    []protocol.NodeID
+		want    protocol.NodeID // the node that becomes a learner, "" for none
+		blocked bool
 	}{
-		{"nothing to do", func(w *world) {}, "n1", ""},
-		{"one is to go", func(w *world) { w.retire("n2") }, "n1", "n2"},
-		{"not by a follower", func(w *world) { w.retire("n2") }, "n2", ""},
-		{"the leader goes last", func(w *world) { w.retire("n1"); w.retire("n3") }, "n1", "n3"},
-		{"the leader goes", func(w *world) { w.retire("n1") }, "n1", "n1"},
-		{"not while one comes", func(w *world) { w.retire("n2"); w.add("n4") }, "n1", ""},
-		{"not if too few would count", func(w *world) { w.retire("n2"); w.ok(register(w.get("s"), "n3")) }, "n1", ""},
-		{"one that does not count first", func(w *world) { w.retire("n3"); w.ok(register(w.get("s"), "n3")) }, "n1", "n3"},
+		{"nothing to do", func(w *world) {}, "n1", nil, "", false},
+		{"one is to go", func(w *world) { w.retire("n2") }, "n1", nil, "n2", false},
+		{"not by a follower", func(w *world) { w.retire("n2") }, "n2", nil, "", false},
+		{"the leader goes last", func(w *world) { w.retire("n1"); w.retire("n3") }, "n1", nil, "n3", false},
+		{"the leader goes", func(w *world) { w.retire("n1") }, "n1", nil, "n1", false},
+		{"not while one comes", func(w *world) { w.retire("n2"); w.add("n4") }, "n1", nil, "", false},
+		{"not if too few would count", func(w *world) { w.retire("n2"); w.ok(register(w.get("s"), "n3")) }, "n1", nil, "", false},
+		{"one that does not count first", func(w *world) { w.retire("n3"); w.ok(register(w.get("s"), "n3")) }, "n1", nil, "n3", false},
+		{"not if too few would be there", func(w *world) { w.retire("n2") }, "n1", []protocol.NodeID{"n3"}, "", true},
+		{"not the leader either", func(w *world) { w.retire("n1") }, "n1", []protocol.NodeID{"n3"}, "", true},
+		{"one that is not there", func(w *world) { w.retire("n3") }, "n1", []protocol.NodeID{"n3"}, "n3", false},
+		{"one that is not there first", func(w *world) { w.retire("n2"); w.retire("n3") }, "n1", []protocol.NodeID{"n3"}, "n3", false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			w := newWorld(t, "n1", "n2", "n3", "n4")
 			w.led("s", "n1", "n2", "n3")
 			row.build(w)
 			s := w.get("s")
-			c, ok := NextChange(s, row.by, s.ConfigVersion)
-			if ok != (row.want != "") || string(c.Node) != row.want {
-				t.Fatalf("change %+v, want %q", c, row.want)
+			up := func(n protocol.NodeID) bool { return !slices.Contains(row.down, n) }
+			c, blocked := NextChange(s, row.by, s.ConfigVersion, up)
+			if c == nil && row.want != "" || c != nil && c.Node != row.want || blocked != row.blocked {
+				t.Fatalf("change %+v, blocked %v, want %q, %v", c, blocked, row.want, row.blocked)
 			}
-			if _, unsettled := NextChange(s, row.by, s.ConfigVersion-1); unsettled {
+			if unsettled, _ := NextChange(s, row.by, s.ConfigVersion-1, up); unsettled != nil {
 				t.Error("a change on a version that is not settled")
 			}
-			if ok {
-				w.ok(&ChangeVoters{Changes: []VoterChange{c}})
+			if c != nil {
+				w.ok(&ChangeVoters{Changes: []VoterChange{*c}})
 			}
 		})
+	}
+}
+
+// Whoever is there lets those go that are not, one after the other, as long as
+// it has a majority: that is how a stream gets one that bears more again.
+func TestNextChange_lostNodesGo(t *testing.T) {
+	w := newWorld(t, "n1", "n2", "n3", "n4", "n5")
+	w.led("s", "n1", "n2", "n3", "n4", "n5")
+	up := func(n protocol.NodeID) bool { return n <= "n3" }
+	var gone []protocol.NodeID
+	for _, n := range []protocol.NodeID{"n2", "n4", "n5"} { // n2 waits for one of the others
+		w.retire(n)
+	}
+	for {
+		c, blocked := NextChange(w.get("s"), "n1", w.get("s").ConfigVersion, up)
+		if blocked {
+			t.Fatalf("behind %v the next one waits", gone)
+		}
+		if c == nil {
+			break
+		}
+		w.ok(&ChangeVoters{Changes: []VoterChange{*c}})
+		gone = append(gone, c.Node)
+	}
+	if want := []protocol.NodeID{"n4", "n2", "n5"}; !slices.Equal(gone, want) {
+		t.Errorf("%v went, want %v", gone, want)
+	}
+}
+
+// A leader that votes no more stays where no election could follow it.
+func TestNextSteps_handsOverNothingWithoutAMajority(t *testing.T) {
+	g := newStage(t, "n1", "n2", "n3")
+	g.settle("s", "n1", "n2", "n3")
+	s := g.get("s")
+	g.retire("n1")
+	g.ok(&ChangeVoters{Changes: []VoterChange{{Stream: s.Incarnation, Epoch: 1, Version: 1, Node: "n1"}}})
+	g.sight.See("n3", Gone)
+	g.expect("s", "")
+	g.sight.See("n3", Up)
+	if got := g.next("s"); got != "n1 hands over to n2" && got != "n1 hands over to n3" {
+		t.Errorf("the steps are %q, want a handing over", got)
 	}
 }
 

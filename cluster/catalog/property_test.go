@@ -128,7 +128,11 @@ func (g *generator) group(st *Stream) Body {
 		&LeaveGroups{Group: ref, Member: m}, &LeaveGroups{Node: m.Node, Connections: []string{m.Connection}},
 		&StoppedMember{ref, m}, &ActivateGroup{ref},
 		&ReachMembers{m.Node, []Reach{Connected, Disconnected, PresumedDown}[g.IntN(3)]},
-	}[g.IntN(8)]
+		&ChangeGroups{[]GroupChange{
+			{Leave, ref, 0, m}, {Join, ref, Plain, m}, {Join, ref, Plain, MemberID{g.node(), m.Connection, m.Subscription}},
+			{Stopped, ref, 0, MemberID{g.node(), "c1", 0}}, {Leave, GroupRef{ref.VHost, ref.Stream, "b"}, 0, m},
+		}[:g.IntN(6)]},
+	}[g.IntN(9)]
 }
 
 func (g *generator) command(s *State) []byte {

@@ -6,6 +6,9 @@ import (
 	"slices"
 )
 
+// snapshotVersion is the newest form of snapshots; it grows like Version.
+const snapshotVersion = 1
+
 // snapshot is a State in JSON, all lists in the order of their keys: equal
 // states give equal bytes.
 type snapshot struct {
@@ -30,7 +33,7 @@ type request struct {
 // Encode writes the state as JSON.
 func (s *State) Encode() []byte {
 	shot := snapshot{
-		Format:      Version,
+		Format:      snapshotVersion,
 		Version:     s.version,
 		VHosts:      collect(s.vhosts),
 		Users:       collect(s.users),
@@ -70,9 +73,9 @@ func Restore(b []byte) (*State, error) {
 	if err := json.Unmarshal(b, &head); err != nil {
 		return nil, fmt.Errorf("%w: snapshot: %v", ErrMalformed, err)
 	}
-	if head.Format > Version {
+	if head.Format > snapshotVersion {
 		return nil, fmt.Errorf("%w: snapshot of version %d, this program knows up to %d: upgrade this node",
-			ErrNewerVersion, head.Format, Version)
+			ErrNewerVersion, head.Format, snapshotVersion)
 	}
 	var shot snapshot
 	if err := strict(b, &shot); err != nil {

@@ -120,12 +120,13 @@ func Clearings(list []Wish) *ClearReplicas {
 }
 
 // VoterChanges takes in who has caught up and lets go who is to go, one voter of
-// a stream at a time and only where the leader on node has settled (D3). What is
-// refused, something newer stands against, and Changed looks at that. Nobody
-// says again that voters are settled: settled are the wishes that are to be put
-// back if the command is not heard, later those whose streams another change
-// came first in, which may come to nothing.
-func VoterChanges(view *State, node protocol.NodeID, list []Wish) (body *ChangeVoters, settled, later []Wish) {
+// a stream at a time and only where the leader on node has settled (D3), and where
+// a majority of those that are up is left. What is refused, something newer stands
+// against, and Changed looks at that. Nobody says again that voters are settled:
+// settled are the wishes that are to be put back if the command is not heard,
+// later those that must come again in any case. Their streams have too few voters
+// that are up, or another change came first, which may come to nothing.
+func VoterChanges(view *State, node protocol.NodeID, list []Wish, up func(protocol.NodeID) bool) (body *ChangeVoters, settled, later []Wish) {
 	body = &ChangeVoters{}
 	changing := make(map[chunk.Incarnation]bool)
 	for _, x := range list {
@@ -139,12 +140,19 @@ func VoterChanges(view *State, node protocol.NodeID, list []Wish) (body *ChangeV
 			}
 			continue
 		}
-		var change VoterChange
+		var change *VoterChange
 		switch x.Kind {
 		case protocol.ProposePromote:
-			change = VoterChange{Stream: x.Stream, Epoch: x.epoch, Version: x.version, Node: x.Node, Registration: x.Registration, Voter: true}
+			change = &VoterChange{Stream: x.Stream, Epoch: x.epoch, Version: x.version, Node: x.Node, Registration: x.Registration, Voter: true}
+			if !s.bears(change, up) {
+				continue // the leader wishes it again
+			}
 		case protocol.ProposeSettled:
-			if change, ok = NextChange(s, node, x.version); !ok {
+			var blocked bool
+			if change, blocked = NextChange(s, node, x.version, up); blocked {
+				later = append(later, x)
+			}
+			if change == nil {
 				continue
 			}
 			settled = append(settled, x)
@@ -152,7 +160,7 @@ func VoterChanges(view *State, node protocol.NodeID, list []Wish) (body *ChangeV
 			continue
 		}
 		changing[x.Stream] = true
-		body.Changes = append(body.Changes, change)
+		body.Changes = append(body.Changes, *change)
 	}
 	return body, settled, later
 }

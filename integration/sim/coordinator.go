@@ -354,6 +354,10 @@ func (n *node) see(node protocol.NodeID, p catalog.Presence) {
 // seesUp is what a node takes for running.
 func (n *node) seesUp(node protocol.NodeID) bool { return !n.gone[node] }
 
+// reached is what a node can count on now; seesUp has patience with a node whose
+// link has only just broken.
+func (n *node) reached(node protocol.NodeID) bool { return n.seesUp(node) && !n.broken[node] }
+
 const (
 	gonePatience  = 300 * millisecond // cluster's
 	firstPatience = 2 * second

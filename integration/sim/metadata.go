@@ -223,7 +223,7 @@ func (n *node) carryWishes(life int) {
 	}, func() {
 		clearings := catalog.Clearings(list)
 		n.wish(clearings, len(clearings.Replicas), nil, func() {
-			changes, _, later := catalog.VoterChanges(n.view, n.id, list)
+			changes, _, later := catalog.VoterChanges(n.view, n.id, list, n.reached)
 			n.wish(changes, len(changes.Changes), nil, func() {
 				for _, x := range later {
 					again(x)

@@ -171,6 +171,7 @@ func (l *link) reset() {
 			w.after(d, func() {
 				if n.lives(life) {
 					w.log("link", "%s loses %s", n.id, peer.id)
+					n.broken[peer.id] = true
 					n.repl.LinkDown(peer.id)
 				}
 			})
@@ -202,6 +203,7 @@ func (l *link) connect(number int) {
 			if n.lives(life) && l.number == number {
 				w.log("link", "%s has %s", n.id, peer.id)
 				n.see(peer.id, catalog.Up)
+				n.broken[peer.id] = false
 				n.repl.LinkUp(peer.id)
 			}
 		})

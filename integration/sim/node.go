@@ -48,6 +48,7 @@ type node struct {
 	// entered: the view shows all that was committed when this life began.
 	entered  bool
 	gone     map[protocol.NodeID]bool // whom this node sees as gone
+	broken   map[protocol.NodeID]bool // to whom its link has broken
 	wishes   *catalog.Wishes
 	carrying bool // wishes are on their way
 	// heard are streams as fences brought them, while that is newer than the view;
@@ -144,7 +145,8 @@ func (n *node) start() {
 	n.ready = nil
 	n.began = clock{n, n.life}.Now()
 	n.entered, n.carrying = false, false
-	n.gone, n.wishes = map[protocol.NodeID]bool{}, catalog.NewWishes(n.id)
+	n.gone, n.broken = map[protocol.NodeID]bool{}, map[protocol.NodeID]bool{}
+	n.wishes = catalog.NewWishes(n.id)
 	n.heard, n.deleted = map[chunk.Incarnation]*catalog.Stream{}, map[chunk.Incarnation]bool{}
 	life := n.life
 	w.log("start", "%s life %d", n.id, n.life)

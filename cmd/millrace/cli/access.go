@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/admin"
@@ -57,6 +58,15 @@ func (a *api) addFlags(flags *pflag.FlagSet, t *terminal) {
 	a.trust.addFlags(flags, t)
 	flags.StringVar(&a.addr, "addr", or(t.getenv("MILLRACE_ADDR"), "http://localhost:7080"), "URL of a node's HTTP API (MILLRACE_ADDR)")
 	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for an answer")
+}
+
+// logTimeout bounds the wait for an answer that takes whole logs to be read.
+const logTimeout = 10 * time.Minute
+
+// allow gives a command another patience than the usual.
+func (a *api) allow(cmd *cobra.Command, timeout time.Duration) {
+	flag := cmd.Flags().Lookup("timeout")
+	flag.DefValue, a.timeout = strings.TrimSuffix(timeout.String(), "0s"), timeout
 }
 
 // call sends body (nil: none) and decodes the answer into into (nil: none).

@@ -258,21 +258,23 @@ func printBench(t *terminal, format string, r bench.Result) error {
 		return printOne(t.out, format, r, nil)
 	}
 	out := listing{columns: append([]column{left("KIND")}, benchColumns...)}
-	out.add(r, append([]string{r.Kind}, benchCells(r)...)...)
+	out.add(r, append([]any{r.Kind}, benchCells(r)...)...)
 	return out.print(t.out, format)
 }
 
-var benchColumns = []column{right("SIZE"), right("MESSAGES"), right("SECONDS"), right("MSG/S"), right("MB/S"),
-	right("CONFIRM P50"), right("P99"), right("MAX"), right("E2E P50"), right("P99"), right("MAX"), right("CPU µS/MSG"), right("PEAK RSS")}
+var benchColumns = []column{right("SIZE").named("size_bytes"), right("MESSAGES"), right("SECONDS"), right("MSG/S").named("messages_per_second"),
+	right("MB/S").named("megabytes_per_second"), right("CONFIRM P50").named("confirm_p50_ms"), right("P99").named("confirm_p99_ms"),
+	right("MAX").named("confirm_max_ms"), right("E2E P50").named("e2e_p50_ms"), right("P99").named("e2e_p99_ms"), right("MAX").named("e2e_max_ms"),
+	right("CPU µS/MSG").named("cpu_microseconds_per_message"), right("PEAK RSS").named("peak_rss_bytes")}
 
-func benchCells(r bench.Result) []string {
-	cpu, rss := "-", "-"
+func benchCells(r bench.Result) []any {
+	rss := word(nothing)
 	if r.ServerRSS > 0 {
-		cpu, rss = fmt.Sprintf("%.2f", r.ServerCPU), size(r.ServerRSS)
+		rss = sized(r.ServerRSS)
 	}
-	return []string{count(uint64(r.Load.Size)), count(r.Messages), fmt.Sprintf("%.2f", r.Seconds), count(uint64(r.PerSecond)),
-		fmt.Sprintf("%.1f", r.MBPerSec), latency(r.Confirm.P50), latency(r.Confirm.P99), latency(r.Confirm.Max),
-		latency(r.EndToEnd.P50), latency(r.EndToEnd.P99), latency(r.EndToEnd.Max), cpu, rss}
+	return []any{counted(uint64(r.Load.Size)), counted(r.Messages), measured(r.Seconds, 2, ""), perSecond(r.PerSecond),
+		measured(r.MBPerSec, 1, ""), latency(r.Confirm.P50), latency(r.Confirm.P99), latency(r.Confirm.Max),
+		latency(r.EndToEnd.P50), latency(r.EndToEnd.P99), latency(r.EndToEnd.Max), measured(r.ServerCPU, 2, ""), rss}
 }
 
 func benchReport(t *terminal) *cobra.Command {
@@ -292,7 +294,7 @@ func benchReport(t *terminal) *cobra.Command {
 		}
 		out := listing{columns: append(append([]column{left("LOAD")}, benchColumns...), left("BESIDE"))}
 		for _, l := range lines {
-			out.add(l, append(append([]string{l.Name}, benchCells(l.Result)...), l.Against)...)
+			out.add(l, append(append([]any{l.Name}, benchCells(l.Result)...), l.Against)...)
 		}
 		return out.print(t.out, format)
 	}
@@ -312,14 +314,15 @@ func benchDisk(t *terminal) *cobra.Command {
 	cmd.Flags().DurationVar(&span, "time", time.Second, "how long for each size")
 	addFormat(cmd, &format)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		out := listing{columns: []column{right("SIZE"), right("APPENDS/S"), right("MB/S"), right("P50"), right("P99"), right("MAX")}}
+		out := listing{columns: []column{right("SIZE").named("size_bytes"), right("APPENDS/S").named("appends_per_second"),
+			right("MB/S").named("megabytes_per_second"), right("P50").named("p50_ms"), right("P99").named("p99_ms"), right("MAX").named("max_ms")}}
 		for _, block := range blocks {
 			r, err := bench.Disk(dir, block, span)
 			if err != nil {
 				return err
 			}
-			out.add(r, count(uint64(block)), count(uint64(r.PerSecond)), fmt.Sprintf("%.1f", r.MBPerSec),
-				fmt.Sprintf("%.2f ms", r.Latency.P50), fmt.Sprintf("%.2f ms", r.Latency.P99), fmt.Sprintf("%.2f ms", r.Latency.Max))
+			out.add(r, counted(uint64(block)), perSecond(r.PerSecond), measured(r.MBPerSec, 1, ""),
+				latency(r.Latency.P50), latency(r.Latency.P99), latency(r.Latency.Max))
 		}
 		return out.print(t.out, format)
 	}

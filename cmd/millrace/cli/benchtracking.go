@@ -173,21 +173,20 @@ func printTracking(w io.Writer, format string, r *bench.TrackingResult) error {
 	if format == "json" || format == "ndjson" {
 		return printOne(w, format, r, nil)
 	}
-	out := listing{columns: []column{left("KIND"), right("REFERENCES"), right("STORES"), right("STORES/S"), right("QUERY P50"), right("P99"),
-		right("MSG/S"), right("WITHOUT"), right("RATIO"), right("CPU µS/MSG"), right("WITHOUT"), right("RATIO"), right("READABLE"), right("PUBLISHED")}}
-	perSecond, cpu := make([]string, 2), make([]string, 2)
+	out := listing{columns: []column{left("KIND"), right("REFERENCES"), right("STORES"), right("STORES/S").named("stores_per_second"),
+		right("QUERY P50").named("query_p50_ms"), right("P99").named("query_p99_ms"), right("MSG/S").named("messages_per_second"),
+		right("WITHOUT").named("messages_per_second_without"), right("RATIO").named("throughput_ratio"),
+		right("CPU µS/MSG").named("cpu_microseconds_per_message"), right("WITHOUT").named("cpu_microseconds_per_message_without"),
+		right("RATIO").named("cpu_ratio"), right("READABLE"), right("PUBLISHED")}}
+	rate, cpu := []cell{word(nothing), word(nothing)}, []cell{word(nothing), word(nothing)}
 	for i, p := range []*bench.Publish{r.With, r.Without} {
-		perSecond[i], cpu[i] = "-", "-"
 		if p != nil {
-			perSecond[i] = count(uint64(p.PerSecond))
-			if p.ServerCPU > 0 {
-				cpu[i] = fmt.Sprintf("%.3f", p.ServerCPU)
-			}
+			rate[i], cpu[i] = perSecond(p.PerSecond), measured(p.ServerCPU, 3, "")
 		}
 	}
-	out.add(r, r.Kind, count(uint64(r.Load.References)), count(r.Stores), count(uint64(r.StoresPerSecond)),
-		latency(r.Query.P50), latency(r.Query.P99), perSecond[0], perSecond[1], ratio(r.ThroughputRatio), cpu[0], cpu[1], ratio(r.CPURatio),
-		count(r.Readable), count(r.Published))
+	out.add(r, r.Kind, counted(uint64(r.Load.References)), counted(r.Stores), perSecond(r.StoresPerSecond),
+		latency(r.Query.P50), latency(r.Query.P99), rate[0], rate[1], ratio(r.ThroughputRatio), cpu[0], cpu[1], ratio(r.CPURatio),
+		counted(r.Readable), counted(r.Published))
 	if err := out.print(w, format); err != nil || format != "table" || r.Disk == nil {
 		return err
 	}
@@ -205,26 +204,16 @@ func printAccount(w io.Writer, format string, a *account.Account) error {
 		{"delta", a.DeltaBytes, a.DeltaChunks}, {"snapshot", a.SnapshotBytes, a.SnapshotChunks},
 		{"index", a.IndexBytes, 0}, {"other", a.OtherBytes, 0}, {"all", a.DiskBytes, 0},
 	} {
-		chunks := "-"
+		chunks := word(nothing)
 		if row.chunks > 0 {
-			chunks = count(row.chunks)
+			chunks = counted(row.chunks)
 		}
-		out.add(row, row.kind, count(uint64(max(row.bytes, 0))), fmt.Sprintf("%.1f %%", 100*float64(row.bytes)/float64(max(a.DiskBytes, 1))), chunks)
+		out.add(row, row.kind, counted(uint64(max(row.bytes, 0))), fmt.Sprintf("%.1f %%", 100*float64(row.bytes)/float64(max(a.DiskBytes, 1))), chunks)
 	}
 	return out.print(w, format)
 }
 
-func ratio(v float64) string {
-	if v == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.2f", v)
-}
+func ratio(v float64) cell { return measured(v, 2, "") }
 
-// latency shows milliseconds; 0 is "none".
-func latency(ms float64) string {
-	if ms == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.2f ms", ms)
-}
+// latency is in milliseconds; 0 is none.
+func latency(ms float64) cell { return measured(ms, 2, " ms") }

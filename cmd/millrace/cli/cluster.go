@@ -36,8 +36,26 @@ func (l *look) addFlags(cmd *cobra.Command, t *terminal) {
 	addFormat(cmd, &l.format)
 }
 
-func (l *look) cluster(ctx context.Context) (c admin.Cluster, err error) {
+// cluster asks for the cluster. A node that is no member any more does not know
+// how that is.
+func (l *look) cluster(ctx context.Context) (admin.Cluster, error) {
+	c, err := l.lastKnown(ctx)
+	if err == nil && c.Removed {
+		err = noMemberAnyMore(c.Node)
+	}
+	return c, err
+}
+
+// lastKnown is what the node that is asked says of the cluster, member or not.
+func (l *look) lastKnown(ctx context.Context) (c admin.Cluster, err error) {
 	return c, l.call(ctx, "GET", "/api/v1/cluster", nil, &c)
+}
+
+func noMemberAnyMore(node string) *problem {
+	return fail(exitDegraded, "%s was removed from the cluster and is no member any more", node).
+		because("it serves nobody, and what it says of others may be long past").
+		suggest("--addr http://HOST:7080      ask a member",
+			"stop it; to have it join again, move its data directory away and start it with --join")
 }
 
 func clusterInfo(t *terminal) *cobra.Command {

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -99,14 +98,10 @@ func (q *query) laggards(ctx context.Context, streams []admin.Stream) (list []la
 }
 
 func printLaggards(t *terminal, format string, list []laggard) error {
-	out := listing{columns: []column{left("REFERENCE"), left("STREAM"), right("LAG"), right("BEHIND"), right("STORED"),
-		right("UPDATED"), left("STATE"), more(left("VHOST"))}}
+	out := listing{columns: []column{left("REFERENCE"), left("STREAM"), right("LAG").named("lag_messages"), right("BEHIND").named("lag_ms"),
+		right("STORED").named("value"), right("UPDATED").named("age_ms"), left("STATE"), more(left("VHOST"))}}
 	for _, l := range list {
-		behind := "-"
-		if l.LagMS != nil {
-			behind = period(time.Duration(*l.LagMS) * time.Millisecond)
-		}
-		out.add(l, l.Reference.Reference, l.Stream, count(*l.Lag), behind, count(l.Value), ago(*l.AgeMS), referenceState(&l.Reference), l.VHost)
+		out.add(l, l.Reference.Reference, l.Stream, counted(*l.Lag), behind(l.LagMS), counted(l.Value), ago(*l.AgeMS), referenceState(&l.Reference), l.VHost)
 	}
 	return out.print(t.out, format)
 }

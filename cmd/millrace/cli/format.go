@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"math/big"
-	"strconv"
 	"strings"
 	"time"
 
@@ -41,16 +40,6 @@ func period(d time.Duration) string {
 		return d.Round(time.Second).String()
 	}
 	return d.Round(time.Millisecond).String()
-}
-
-// parsePeriod reads a duration that may be in days: 30d, 36h, 5m.
-func parsePeriod(text string) (time.Duration, bool) {
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		n, err := strconv.ParseUint(days, 10, 16)
-		return time.Duration(n) * 24 * time.Hour, err == nil
-	}
-	d, err := time.ParseDuration(text)
-	return d, err == nil && d > 0
 }
 
 func milliseconds(ms int64) string {

@@ -135,7 +135,7 @@ func statusCommand(t *terminal) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var s summary
 		var err error
-		if s.Cluster, err = l.cluster(cmd.Context()); err != nil {
+		if s.Cluster, err = l.lastKnown(cmd.Context()); err != nil {
 			return err
 		}
 		if err := l.call(cmd.Context(), "GET", "/api/v1/status", nil, &s.Node); err != nil {
@@ -143,6 +143,9 @@ func statusCommand(t *terminal) *cobra.Command {
 		}
 		if err := printOne(t.out, l.format, s, func(w io.Writer) error { return showStatus(w, s) }); err != nil {
 			return err
+		}
+		if s.Cluster.Removed {
+			return noMemberAnyMore(s.Cluster.Node)
 		}
 		problems := s.Cluster.Problems
 		if !s.Node.Ready {
@@ -161,6 +164,10 @@ func statusCommand(t *terminal) *cobra.Command {
 
 func showStatus(w io.Writer, s summary) error {
 	c, n := s.Cluster, s.Node
+	if c.Removed {
+		_, err := fmt.Fprintf(w, "cluster  %s   %s is no member any more   version %s\n", c.ID, c.Node, n.Version)
+		return err
+	}
 	var led []string
 	for _, m := range c.Members {
 		led = append(led, fmt.Sprintf("%s %d", m.Node, m.Leaders))

@@ -14,15 +14,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The forms of -o. JSON is a stable contract with golden tests; the table is
-// for people and may change.
+// The forms of -o. JSON is a stable contract with golden tests, and CSV has its
+// numbers; the table is for people and may change.
 var formats = []string{"table", "wide", "json", "ndjson", "yaml", "csv", "name"}
 
 // A listing is a command's answer: values as JSON sees them, and the cells
 // that a person sees. The first column is the name.
 type listing struct {
 	columns []column
-	rows    [][]string
+	rows    [][]cell
 	values  []any
 }
 
@@ -30,6 +30,7 @@ type column struct {
 	title string
 	right bool // numbers stand on the right
 	wide  bool // left out of a table unless it is to be wide
+	csv   string
 }
 
 // left and right declare columns in short form.
@@ -42,8 +43,31 @@ func more(c column) column {
 	return c
 }
 
-func (l *listing) add(value any, cells ...string) {
-	l.values, l.rows = append(l.values, value), append(l.rows, cells)
+// named declares what the column is called in CSV, where that is not its title:
+// with a number's unit, as JSON has it.
+func (c column) named(csv string) column {
+	c.csv = csv
+	return c
+}
+
+// name is the column's in CSV.
+func (c column) name() string {
+	if c.csv != "" {
+		return c.csv
+	}
+	return strings.ReplaceAll(strings.ToLower(c.title), " ", "_")
+}
+
+// add appends a row. A string is a word.
+func (l *listing) add(value any, cells ...any) {
+	var row []cell
+	for _, c := range cells {
+		if text, ok := c.(string); ok {
+			c = word(text)
+		}
+		row = append(row, c.(cell))
+	}
+	l.values, l.rows = append(l.values, value), append(l.rows, row)
 }
 
 // print writes l in the form that was asked for.
@@ -65,7 +89,7 @@ func (l *listing) print(w io.Writer, format string) error {
 		return l.printCSV(w)
 	case "name":
 		for _, row := range l.rows {
-			if _, err := fmt.Fprintln(w, row[0]); err != nil {
+			if _, err := fmt.Fprintln(w, row[0].text); err != nil {
 				return err
 			}
 		}
@@ -76,14 +100,19 @@ func (l *listing) print(w io.Writer, format string) error {
 
 func (l *listing) printCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
-	var titles []string
+	var names []string
 	for _, c := range l.columns {
-		titles = append(titles, strings.ToLower(c.title))
+		names = append(names, c.name())
 	}
-	if err := out.Write(titles); err != nil {
-		return err
+	lines := [][]string{names}
+	for _, row := range l.rows {
+		var line []string
+		for _, c := range row {
+			line = append(line, c.plain)
+		}
+		lines = append(lines, line)
 	}
-	return out.WriteAll(l.rows)
+	return out.WriteAll(lines)
 }
 
 func (l *listing) printTable(w io.Writer, wide bool) error {
@@ -110,7 +139,7 @@ func (l *listing) printTable(w io.Writer, wide bool) error {
 		row := table.Row{}
 		for i, cell := range cells {
 			if wide || !l.columns[i].wide {
-				row = append(row, cell)
+				row = append(row, cell.text)
 			}
 		}
 		t.AppendRow(row)

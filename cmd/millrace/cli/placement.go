@@ -35,13 +35,8 @@ asked for.`,
 }
 
 func printReplicas(t *terminal, format string, list []admin.Replica) error {
-	out := listing{columns: []column{left("NODE"), left("STATE"), left("COUNTS"), right("NEXT OFFSET"), right("COMMITTED"), right("BEHIND"), right("DISK"), right("DAMAGED")}}
-	known := func(n *uint64, show func(uint64) string) string {
-		if n == nil {
-			return "-"
-		}
-		return show(*n)
-	}
+	out := listing{columns: []column{left("NODE"), left("STATE"), left("COUNTS"), right("NEXT OFFSET"), right("COMMITTED").named("committed_lsn"),
+		right("BEHIND").named("behind_chunks"), right("DISK").named("disk_bytes"), right("DAMAGED").named("damaged_segments")}}
 	for _, r := range list {
 		counts := "no"
 		if r.Voter {
@@ -51,7 +46,7 @@ func printReplicas(t *terminal, format string, list []admin.Replica) error {
 		if r.DiskAlarm {
 			state += ", disk alarm"
 		}
-		out.add(r, r.Node, state, counts, known(r.NextOffset, count), known(r.CommittedLSN, count), known(r.Behind, count), known(r.DiskBytes, size), known(r.Damaged, count))
+		out.add(r, r.Node, state, counts, known(r.NextOffset, counted), known(r.CommittedLSN, counted), known(r.Behind, counted), known(r.DiskBytes, sized), known(r.Damaged, counted))
 	}
 	return out.print(t.out, format)
 }

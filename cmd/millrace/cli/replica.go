@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -38,8 +37,7 @@ is no other replica.`,
 			"millrace segment verify orders", "what is damaged"),
 	}
 	q.addFlags(cmd, t, "all of them")
-	cmd.Flags().Lookup("timeout").DefValue = "10m"
-	q.timeout = 10 * time.Minute
+	q.allow(cmd, logTimeout)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var done admin.Repair
 		if err := q.call(cmd.Context(), "POST", q.named(streamPath(q.vhost, args[0])+"/repair"), nil, &done); err != nil {

@@ -98,15 +98,15 @@ func parseLimits(set []string) (map[string]string, error) {
 			}
 			value = strconv.FormatUint(n, 10)
 		default:
-			value = protocolAge(value)
+			var err error
+			if value, err = protocolAge(value); err != nil {
+				return nil, err
+			}
 		}
 		limits[key] = value
 	}
 	return limits, nil
 }
-
-// protocolAge is an age as the protocol writes it: days as D; people write d.
-func protocolAge(age string) string { return strings.ReplaceAll(age, "d", "D") }
 
 func limitQuery(limits map[string]string) string {
 	if len(limits) == 0 {
@@ -123,11 +123,12 @@ func limitQuery(limits map[string]string) string {
 type retentionMode struct{ run, set, dry bool }
 
 func showRetention(w io.Writer, format string, r *admin.Retention, mode retentionMode) error {
-	units := listing{columns: []column{right("FIRST"), right("NEXT"), right("MESSAGES"), right("USER"), right("DISK"), right("SEGMENTS"),
+	units := listing{columns: []column{right("FIRST").named("first_offset"), right("NEXT").named("next_offset"), right("MESSAGES"),
+		right("USER").named("user_bytes"), right("DISK").named("disk_bytes"), right("SEGMENTS"),
 		left("LAST MESSAGE"), left("FATE")}}
 	for i := range r.Units {
 		u := &r.Units[i]
-		units.add(u, count(u.FirstOffset), count(u.NextOffset), count(u.Messages), size(u.UserBytes), size(u.DiskBytes), strconv.Itoa(u.Segments),
+		units.add(u, counted(u.FirstOffset), counted(u.NextOffset), counted(u.Messages), sized(u.UserBytes), sized(u.DiskBytes), strconv.Itoa(u.Segments),
 			momentOf(u.LastTime), fate(u, mode))
 	}
 	switch format {
@@ -188,11 +189,11 @@ func age(d time.Duration) string {
 	return d.String()
 }
 
-func momentOf(t *time.Time) string {
+func momentOf(t *time.Time) cell {
 	if t == nil {
-		return "-"
+		return word(nothing)
 	}
-	return moment(t.UnixMilli())
+	return dated(t.UnixMilli())
 }
 
 // fate says what becomes of a unit, and why.

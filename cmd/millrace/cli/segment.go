@@ -100,20 +100,22 @@ func segmentList(t *terminal) *cobra.Command {
 // segmentListing shows segments: what their bytes are for, what compaction could
 // gain (DROPPABLE) and has gained since the log was opened (DROPPED).
 func segmentListing(list []admin.Segment) listing {
-	out := listing{columns: []column{left("SEGMENT"), right("FIRST"), right("NEXT"), right("MESSAGES"), right("USER"),
-		right("TRAILERS"), right("DELTAS"), right("SNAPSHOTS"), right("FILTERS"), right("INDEX"), right("DISK"),
-		right("DROPPABLE"), right("DROPPED"), left("STATE"), more(right("CHUNKS")), more(right("OFFSETS")),
-		more(right("SEQUENCES")), more(left("UNIT")), more(left("OLDEST")), more(left("NEWEST"))}}
+	out := listing{columns: []column{left("SEGMENT"), right("FIRST").named("first_offset"), right("NEXT").named("next_offset"), right("MESSAGES"),
+		right("USER").named("user_bytes"), right("TRAILERS").named("trailer_bytes"), right("DELTAS").named("delta_bytes"),
+		right("SNAPSHOTS").named("snapshot_bytes"), right("FILTERS").named("filter_bytes"), right("INDEX").named("index_bytes"),
+		right("DISK").named("disk_bytes"), right("DROPPABLE").named("droppable_bytes"), right("DROPPED").named("dropped_bytes"),
+		left("STATE"), more(right("CHUNKS")), more(right("OFFSETS").named("tracking_bytes")),
+		more(right("SEQUENCES").named("sequence_bytes")), more(left("UNIT")), more(left("OLDEST")), more(left("NEWEST"))}}
 	for _, g := range list {
 		unit := "-"
 		if g.UnitStart {
 			unit = "starts"
 		}
 		b := g.Bytes
-		out.add(g, g.File, count(g.FirstOffset), count(g.NextOffset), count(g.Records), size(b.User),
-			size(b.Trailer), size(b.Delta), size(b.Snapshot), size(b.Filter), size(b.Index), size(b.Disk),
-			size(g.Droppable), size(g.Dropped), g.State, count(g.Chunks), size(g.TrackingBytes),
-			size(g.SequenceBytes), unit, moment(g.FirstTimestamp), moment(g.LastTimestamp))
+		out.add(g, g.File, counted(g.FirstOffset), counted(g.NextOffset), counted(g.Records), sized(b.User),
+			sized(b.Trailer), sized(b.Delta), sized(b.Snapshot), sized(b.Filter), sized(b.Index), sized(b.Disk),
+			sized(g.Droppable), sized(g.Dropped), g.State, counted(g.Chunks), sized(g.TrackingBytes),
+			sized(g.SequenceBytes), unit, dated(g.FirstTimestamp), dated(g.LastTimestamp))
 	}
 	return out
 }
@@ -152,12 +154,13 @@ func segmentDump(t *terminal) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		out := listing{columns: []column{right("POSITION"), right("LSN"), right("EPOCH"), left("TYPE"), right("FIRST"),
-			right("ENTRIES"), right("RECORDS"), right("DATA"), right("TRAILER"), right("FILTER"), left("TIME"), left("FLAGS")}}
+		out := listing{columns: []column{right("POSITION"), right("LSN"), right("EPOCH"), left("TYPE"), right("FIRST").named("first_offset"),
+			right("ENTRIES"), right("RECORDS"), right("DATA").named("data_bytes"), right("TRAILER").named("trailer_bytes"),
+			right("FILTER").named("filter_bytes"), left("TIME"), left("FLAGS")}}
 		for _, c := range list {
-			out.add(c, strconv.FormatInt(c.Position, 10), count(c.LSN), count(c.Epoch), c.Type, count(c.FirstOffset),
+			out.add(c, strconv.FormatInt(c.Position, 10), counted(c.LSN), counted(c.Epoch), c.Type, counted(c.FirstOffset),
 				strconv.Itoa(c.Entries), strconv.FormatUint(uint64(c.Records), 10), strconv.Itoa(c.DataBytes),
-				strconv.Itoa(c.TrailerBytes), strconv.Itoa(c.FilterBytes), moment(c.Timestamp), c.Flags)
+				strconv.Itoa(c.TrailerBytes), strconv.Itoa(c.FilterBytes), dated(c.Timestamp), c.Flags)
 		}
 		return out.print(t.out, s.format)
 	}
@@ -206,7 +209,8 @@ func segmentVerify(t *terminal) *cobra.Command {
 		Use: "verify STREAM | FILE | --all", Short: "read every byte of a stream's files and check it", Args: arguments(0, 1),
 		Long: `Reads every byte of a stream's files and checks it: both CRCs of each chunk, that
 offsets, digests and epochs follow each other, and that footers tell the truth.
-Changes nothing. Exits with 8 if anything is wrong, or a node does not answer.`,
+Changes nothing. Exits with 8 if anything is wrong, or a replica could not be read
+since its node does not answer.`,
 		Example: examples(
 			"millrace segment verify orders", "all replicas of a stream",
 			"millrace segment verify orders --node n2", "one replica",
@@ -214,6 +218,7 @@ Changes nothing. Exits with 8 if anything is wrong, or a node does not answer.`,
 			"millrace segment verify --all --data-dir ./millrace-data", "a stopped node's files"),
 	}
 	s.addFlags(cmd, t, "all of them")
+	s.allow(cmd, logTimeout)
 	cmd.Flags().BoolVar(&all, "all", false, "every stream")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if all == (len(args) == 1) {
@@ -243,26 +248,39 @@ func verdictsOf(vhost, stream string, list []admin.Verdict) []fileVerdict {
 	return of
 }
 
-func printVerdicts(t *terminal, format string, list []fileVerdict) error {
+func printVerdicts(t *terminal, format string, verdicts []fileVerdict) error {
 	out := listing{columns: []column{left("SEGMENT"), right("CHUNKS"), right("RECORDS"), right("BYTES"), left("FOUND"), left("NODE"),
 		left("STREAM"), more(left("VHOST"))}}
-	bad := 0
-	for _, v := range list {
+	bad, files := 0, 0
+	var silent []string
+	for _, v := range verdicts {
 		found := "good"
-		if len(v.Problems) > 0 {
+		if v.Unknown {
+			silent = append(silent, v.Stream+" on "+v.Node)
+		} else {
 			bad += len(v.Problems)
+			files++
+		}
+		if len(v.Problems) > 0 {
 			found = v.Problems[0]
 			if more := len(v.Problems) - 1; more > 0 {
 				found += " (and " + strconv.Itoa(more) + " more)"
 			}
 		}
-		out.add(v, or(v.File, "-"), count(v.Chunks), count(v.Records), size(uint64(v.Bytes)), found, or(v.Node, "-"), v.Stream, or(v.VHost, "-"))
+		out.add(v, or(v.File, "-"), counted(v.Chunks), counted(v.Records), sized(uint64(v.Bytes)), found, or(v.Node, "-"), v.Stream, or(v.VHost, "-"))
 	}
 	if err := out.print(t.out, format); err != nil {
 		return err
 	}
+	var wrong []string
 	if bad > 0 {
-		return fail(exitDegraded, "not as it should be: %s in %s", some(bad, "place"), some(len(list), "file"))
+		wrong = append(wrong, fmt.Sprintf("not as it should be: %s in %s", some(bad, "place"), some(files, "file")))
+	}
+	if len(silent) > 0 {
+		wrong = append(wrong, fmt.Sprintf("not asked, since the node does not answer: %s%s", some(len(silent), "replica"), list(silent)))
+	}
+	if len(wrong) > 0 {
+		return fail(exitDegraded, "%s", strings.Join(wrong, "\n"))
 	}
 	return nil
 }

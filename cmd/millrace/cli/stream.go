@@ -83,7 +83,7 @@ func streamCreate(t *terminal) *cobra.Command {
 	}
 	q.addFlags(cmd, t)
 	cmd.Flags().StringVar(&maxBytes, "max-bytes", "", "user bytes to keep, such as 20GB; oldest segments go first")
-	cmd.Flags().StringVar(&maxAge, "max-age", "", "how long to keep messages, such as 7d or 12h")
+	cmd.Flags().StringVar(&maxAge, "max-age", "", "how long to keep messages, such as 7d, 2w or 12h")
 	cmd.Flags().StringVar(&segmentBytes, "segment-bytes", "", "user bytes in one file, such as 500MB")
 	cmd.Flags().StringVar(&locator, "leader-locator", "", "client-local or balanced")
 	cmd.Flags().IntVar(&replicas, "replicas", 0, "copies; 0 = the cluster's choice")
@@ -100,7 +100,11 @@ func streamCreate(t *terminal) *cobra.Command {
 			}
 		}
 		if maxAge != "" {
-			arguments["max-age"] = protocolAge(maxAge)
+			age, err := protocolAge(maxAge)
+			if err != nil {
+				return err
+			}
+			arguments["max-age"] = age
 		}
 		if locator != "" {
 			arguments["queue-leader-locator"] = locator
@@ -147,19 +151,21 @@ asked for, since nodes are down, is shown as "?".`,
 		if err := q.call(cmd.Context(), "GET", path, nil, &list); err != nil {
 			return err
 		}
-		out := listing{columns: []column{left("NAME"), left("VHOST"), right("MESSAGES"), right("FIRST"), right("NEXT"),
-			right("USER"), right("TRACKING"), right("SEGMENTS"), left("LEADER"), more(right("OF USER")), more(right("OF BOUND")),
-			more(right("OFFSETS")), more(right("PUBLISHERS")), more(right("WINDOW")), more(right("DROPPABLE")), more(right("DISK"))}}
+		out := listing{columns: []column{left("NAME"), left("VHOST"), right("MESSAGES"), right("FIRST").named("first_offset"), right("NEXT").named("next_offset"),
+			right("USER").named("user_bytes"), right("TRACKING").named("tracking_bytes"), right("SEGMENTS"), left("LEADER"),
+			more(right("OF USER").named("of_user_ratio")), more(right("OF BOUND").named("of_bound_ratio")),
+			more(right("OFFSETS").named("stored_offsets")), more(right("PUBLISHERS")), more(right("WINDOW").named("window_ms")),
+			more(right("DROPPABLE").named("droppable_bytes")), more(right("DISK").named("disk_bytes"))}}
 		for _, s := range list {
 			if s.FiguresOf == "" {
 				out.add(s, unknownFigures(&s)...)
 				continue
 			}
-			out.add(s, s.Name, s.VHost, count(s.Messages), count(s.FirstOffset), count(s.NextOffset),
-				size(s.Bytes.User), size(s.Bytes.Tracking()), strconv.Itoa(s.Segments), or(s.Leader, "none"),
-				percent(s.TrackingBytes, s.Bytes.User), percent(s.TrackingBytes, s.TrackingBound),
-				strconv.Itoa(s.StoredOffsets), strconv.Itoa(s.Sequences), milliseconds(s.WindowMS),
-				size(s.Compaction.Droppable), size(s.Bytes.Disk))
+			out.add(s, s.Name, s.VHost, counted(s.Messages), counted(s.FirstOffset), counted(s.NextOffset),
+				sized(s.Bytes.User), sized(s.Bytes.Tracking()), strconv.Itoa(s.Segments), ledBy(&s),
+				shared(s.TrackingBytes, s.Bytes.User), shared(s.TrackingBytes, s.TrackingBound),
+				strconv.Itoa(s.StoredOffsets), strconv.Itoa(s.Sequences), lasted(s.WindowMS, milliseconds(s.WindowMS)),
+				sized(s.Compaction.Droppable), sized(s.Bytes.Disk))
 		}
 		return out.print(t.out, q.format)
 	}
@@ -167,13 +173,15 @@ asked for, since nodes are down, is shown as "?".`,
 }
 
 // unknownFigures is a row of a stream whose replicas nobody could ask.
-func unknownFigures(s *admin.Stream) []string {
-	row := []string{s.Name, s.VHost, "?", "?", "?", "?", "?", "?", or(s.Leader, "none")}
+func unknownFigures(s *admin.Stream) []any {
+	row := []any{s.Name, s.VHost, unknownCell, unknownCell, unknownCell, unknownCell, unknownCell, unknownCell, ledBy(s)}
 	for len(row) < 16 {
-		row = append(row, "?")
+		row = append(row, unknownCell)
 	}
 	return row
 }
+
+func ledBy(s *admin.Stream) cell { return cell{or(s.Leader, "none"), s.Leader} }
 
 func streamDescribe(t *terminal) *cobra.Command {
 	var q atNode
@@ -217,7 +225,7 @@ Replicas     %s   leader %s   epoch %d
 Arguments    %s
 Messages     %s   offsets %s up to %s
 Size         %s in %s   user %s   trailers %s   deltas %s   snapshots %s   filters %s   indexes %s
-Tracking     %s of stored offsets: %s of user bytes, %s of the %s that they may take   %s of publishers' sequences
+Tracking     %s of stored offsets, each leader's barrier included: %s of user bytes, %s of the %s that they may take   %s of publishers' sequences
 References   %s of %s stored offsets, %d evicted, %d not written yet   %s of %s publishers, %d evicted
 Window       %s: so far back a stored offset may fall if all power is lost
 Compaction   could gain %s   has gained %s in %s and %s, %d failed, since the log was opened

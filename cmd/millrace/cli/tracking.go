@@ -79,24 +79,30 @@ retention; one that is ahead lies behind the stream's end.`,
 }
 
 func printReferences(w io.Writer, format string, list []admin.Reference) error {
-	out := listing{columns: []column{left("REFERENCE"), left("KIND"), right("VALUE"), right("LAG"), right("BEHIND"),
-		right("UPDATED"), left("STATE"), more(left("LAST UPDATE")), more(right("LSN")), more(right("SESSIONS"))}}
+	out := listing{columns: []column{left("REFERENCE"), left("KIND"), right("VALUE"), right("LAG").named("lag_messages"),
+		right("BEHIND").named("lag_ms"), right("UPDATED").named("age_ms"), left("STATE"), more(left("LAST UPDATE")), more(right("LSN")), more(right("SESSIONS"))}}
 	for _, r := range list {
-		lag, behind, updated, last, lsn, sessions := "-", "-", "-", "-", "-", "-"
+		lsn, sessions := word(nothing), nothing
+		updated := lsn
 		if r.Kind == admin.KindOffset {
-			lag, updated, last = count(*r.Lag), ago(*r.AgeMS), moment(r.Updated.UnixMilli())
-			if r.LagMS != nil {
-				behind = period(time.Duration(*r.LagMS) * time.Millisecond)
-			}
+			updated = ago(*r.AgeMS)
 		} else {
-			lsn, sessions = count(r.LSN), strconv.Itoa(r.Sessions)
+			lsn, sessions = counted(r.LSN), strconv.Itoa(r.Sessions)
 		}
-		out.add(r, r.Reference, r.Kind, count(r.Value), lag, behind, updated, referenceState(&r), last, lsn, sessions)
+		out.add(r, r.Reference, r.Kind, counted(r.Value), known(r.Lag, counted), behind(r.LagMS), updated, referenceState(&r), momentOf(r.Updated), lsn, sessions)
 	}
 	return out.print(w, format)
 }
 
-func ago(ms int64) string { return period(time.Duration(ms)*time.Millisecond) + " ago" }
+func ago(ms int64) cell { return lasted(ms, period(time.Duration(ms)*time.Millisecond)+" ago") }
+
+// behind is the age of the first message that was not read.
+func behind(ms *int64) cell {
+	if ms == nil {
+		return word(nothing)
+	}
+	return lasted(*ms, period(time.Duration(*ms)*time.Millisecond))
+}
 
 func referenceState(r *admin.Reference) string {
 	words := []string{r.State}
@@ -312,7 +318,7 @@ func trackingExpire(t *terminal) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		age, ok := parsePeriod(olderThan)
 		if !ok {
-			return usage("--older-than %q is no period", olderThan).suggest("--older-than 30d")
+			return usage("--older-than %q is no period", olderThan).suggest("--older-than 30d", "such as "+periodExample)
 		}
 		path := streamPath(c.vhost, args[0]) + "/tracking/expire"
 		expire := func(dry bool) (list []admin.Reference, err error) {

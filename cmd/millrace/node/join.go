@@ -276,6 +276,8 @@ func (n *Node) scrubStatus() admin.Scrub {
 // Ready is nil while clients are served.
 func (n *Node) Ready() error {
 	switch {
+	case n.ready.Load() && n.cluster.Removed():
+		return cluster.ErrRemoved
 	case n.ready.Load():
 		return nil
 	case n.Err() != nil:

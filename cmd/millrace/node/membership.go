@@ -23,7 +23,7 @@ func (c membership) Overview(ctx context.Context) admin.Cluster {
 	defer cancel()
 	o := c.Cluster.Overview(ctx)
 	out := admin.Cluster{
-		ID: o.Cluster, Node: string(c.Node()), Leader: string(o.Leader), Term: o.Term, Seen: o.Seen, Members: []admin.Member{},
+		ID: o.Cluster, Node: string(c.Node()), Leader: string(o.Leader), Term: o.Term, Seen: o.Seen, Removed: o.Removed, Members: []admin.Member{},
 	}
 	low := c.Low()
 	for _, m := range o.Members {

@@ -199,6 +199,13 @@ func TestTogether_certificatesDrainAndRemove(t *testing.T) {
 		}
 		return !member
 	})
+	removed := w.nodes["n1"]
+	w.until("n1 knows that it is no member", func() bool {
+		return membership{removed.cluster}.Overview(w.context(patience)).Removed && errors.Is(removed.Ready(), cluster.ErrRemoved)
+	})
+	if (membership{n2}).Overview(w.context(patience)).Removed || w.nodes["n2"].Ready() != nil {
+		t.Error("n2, a member, takes itself for removed")
+	}
 	w.stop("n1")
 
 	// One of the three is lost for ever: it goes too, though nothing can take
