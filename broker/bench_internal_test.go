@@ -18,14 +18,16 @@ type instant struct{}
 func (instant) Declare(string) (*replication.Publisher, error) {
 	return new(replication.Publisher), nil
 }
-func (instant) Publish(b *replication.Batch)                          { b.Sink.Confirmed(b) }
-func (instant) Sequence(string, func(uint64, bool, error))            {}
-func (instant) StoreOffset(string, chunk.Offset) error                { return nil }
-func (instant) StoreOffsetIn(chunk.Epoch, string, chunk.Offset) error { return nil }
-func (instant) QueryOffset(string) (chunk.Offset, bool, error)        { return 0, false, nil }
-func (instant) Committed() (chunk.LSN, chunk.Offset)                  { return 0, 0 }
-func (instant) Watch(func()) func()                                   { return func() {} }
-func (instant) Attach(segstore.Spec) (*segstore.Reader, error)        { return nil, segstore.ErrClosed }
+func (instant) Publish(b *replication.Batch)               { b.Sink.Confirmed(b) }
+func (instant) Sequence(string, func(uint64, bool, error)) {}
+func (instant) StoreOffset(string, chunk.Offset) error     { return nil }
+func (instant) StoreOffsetFrom(replication.Origin, string, chunk.Offset) (uint64, error) {
+	return 0, nil
+}
+func (instant) QueryOffset(string) (chunk.Offset, bool, error) { return 0, false, nil }
+func (instant) Committed() (chunk.LSN, chunk.Offset)           { return 0, 0 }
+func (instant) Watch(func()) func()                            { return func() {} }
+func (instant) Attach(segstore.Spec) (*segstore.Reader, error) { return nil, segstore.ErrClosed }
 
 // BenchmarkSession_publish is what a message costs the session: its share of
 // checking the frame, of the batch and of the confirm. Sockets and the log are

@@ -68,10 +68,10 @@ type Replica interface {
 	// answered once, from any goroutine.
 	Sequence(reference string, answer func(sequence uint64, known bool, err error))
 	// StoreOffset and QueryOffset keep how far a reference has read. StoreOffset
-	// must not keep the reference's string; StoreOffsetIn is for the leader of an
-	// epoch alone.
+	// must not keep the reference's string; StoreOffsetFrom is for another node, and
+	// returns the store's place in the reign's order.
 	StoreOffset(reference string, offset chunk.Offset) error
-	StoreOffsetIn(epoch chunk.Epoch, reference string, offset chunk.Offset) error
+	StoreOffsetFrom(from replication.Origin, reference string, offset chunk.Offset) (place uint64, err error)
 	QueryOffset(reference string) (offset chunk.Offset, known bool, err error)
 	// Committed is the last committed chunk and the offset behind its records.
 	Committed() (chunk.LSN, chunk.Offset)

@@ -337,6 +337,8 @@ type fakeReplica struct {
 	closed     bool
 	refuseWith error // what Publish answers instead
 	refuseOnce bool  // and then no more
+	stores     uint64
+	origins    map[string]replication.Origin // of the last store, with its place as Since
 }
 
 func newFakeReplica(log *segstore.Log, incarnation chunk.Incarnation, filterSize int) *fakeReplica {
@@ -532,14 +534,24 @@ func (r *fakeReplica) Sequence(reference string, answer func(uint64, bool, error
 }
 
 func (r *fakeReplica) StoreOffset(reference string, offset chunk.Offset) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.offsets[strings.Clone(reference)] = offset // the caller's bytes are used again
-	return nil
+	_, err := r.StoreOffsetFrom(replication.Origin{}, reference, offset)
+	return err
 }
 
-func (r *fakeReplica) StoreOffsetIn(_ chunk.Epoch, reference string, offset chunk.Offset) error {
-	return r.StoreOffset(reference, offset)
+func (r *fakeReplica) StoreOffsetFrom(from replication.Origin, reference string, offset chunk.Offset) (uint64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if last := r.origins[reference]; from.Since != 0 && last.Node != from.Node && last.Since >= from.Since {
+		return 0, replication.ErrOvertaken
+	}
+	r.stores++
+	reference = strings.Clone(reference) // the caller's bytes are used again
+	r.offsets[reference] = offset
+	if r.origins == nil {
+		r.origins = map[string]replication.Origin{}
+	}
+	r.origins[reference] = replication.Origin{Node: from.Node, Since: r.stores}
+	return r.stores, nil
 }
 
 func (r *fakeReplica) QueryOffset(reference string) (chunk.Offset, bool, error) {

@@ -27,7 +27,9 @@ const (
 	// answer: known u8 (0 or 1), value u64.
 	methodSequence
 	methodOffset
-	// methodStore: for each offset stream u64, epoch u64, value u64, reference text.
+	// methodStore: for each offset stream u64, epoch u64, since u64, value u64,
+	// reference text. The answer: for each stream of which one was taken stream u64,
+	// epoch u64, place of the last u64.
 	methodStore
 	// methodExtent: stream u64, of which the node has a replica. The answer: the
 	// first and the last committed chunk's offset i64, -1 if there is none, and
@@ -218,6 +220,7 @@ func decodeClosed(body []byte) (publishers []uint64, err error) {
 type stored struct {
 	stream    chunk.Incarnation
 	epoch     chunk.Epoch
+	since     uint64 // replication.Origin's
 	offset    chunk.Offset
 	reference string
 }
@@ -225,6 +228,7 @@ type stored struct {
 func (s *stored) append(body []byte) []byte {
 	body = binary.BigEndian.AppendUint64(body, uint64(s.stream))
 	body = binary.BigEndian.AppendUint64(body, uint64(s.epoch))
+	body = binary.BigEndian.AppendUint64(body, s.since)
 	body = binary.BigEndian.AppendUint64(body, uint64(s.offset))
 	return appendText(body, s.reference)
 }
@@ -232,7 +236,29 @@ func (s *stored) append(body []byte) []byte {
 func decodeStored(body []byte) (list []stored, err error) {
 	r := requestReader{rest: body}
 	for len(r.rest) > 0 && !r.failed {
-		list = append(list, stored{chunk.Incarnation(r.u64()), chunk.Epoch(r.u64()), chunk.Offset(r.u64()), r.text()})
+		list = append(list, stored{chunk.Incarnation(r.u64()), chunk.Epoch(r.u64()), r.u64(), chunk.Offset(r.u64()), r.text()})
+	}
+	return list, r.end()
+}
+
+// placed is a stream in the answer to methodStore: how far the order of its reign
+// had come with the last store of the request.
+type placed struct {
+	stream chunk.Incarnation
+	epoch  chunk.Epoch
+	place  uint64
+}
+
+func (p *placed) append(body []byte) []byte {
+	body = binary.BigEndian.AppendUint64(body, uint64(p.stream))
+	body = binary.BigEndian.AppendUint64(body, uint64(p.epoch))
+	return binary.BigEndian.AppendUint64(body, p.place)
+}
+
+func decodePlaced(body []byte) (list []placed, err error) {
+	r := requestReader{rest: body}
+	for len(r.rest) > 0 && !r.failed {
+		list = append(list, placed{chunk.Incarnation(r.u64()), chunk.Epoch(r.u64()), r.u64()})
 	}
 	return list, r.end()
 }

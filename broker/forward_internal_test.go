@@ -20,13 +20,15 @@ func goldenRequests() map[string][]byte {
 	q := question{stream: 0x0102030405060708, epoch: 9, reference: "reader"}
 	at := place{stream: 0x0102030405060708, spec: segstore.Spec{Kind: segstore.AtOffset, Offset: 14}}
 	since := place{stream: 0x0102030405060708, spec: segstore.Spec{Kind: segstore.AtTimestamp, Timestamp: 15}}
-	s := stored{stream: 0x0102030405060708, epoch: 9, offset: 11, reference: "reader"}
+	s := stored{stream: 0x0102030405060708, epoch: 9, since: 20, offset: 11, reference: "reader"}
+	taken := placed{stream: 0x0102030405060708, epoch: 9, place: 21}
 	return map[string][]byte{
 		"declare":  d.append(nil),
 		"publish":  appendPublish(nil, 10, 1, frame.End()[wire.SizeSize:]),
 		"close":    appendClosed(nil, []uint64{10, 12}),
 		"question": q.append(nil),
 		"store":    s.append(s.append(nil)),
+		"stored":   taken.append(nil),
 		"known":    appendKnown(nil, 13, true),
 		"unknown":  appendKnown(nil, 13, false),
 		"extent":   appendStream(nil, 0x0102030405060708),
@@ -91,6 +93,12 @@ func FuzzRequests(f *testing.F) {
 			again = s.append(again)
 		}
 		same("store", err, again)
+		taken, err := decodePlaced(body)
+		again = nil
+		for _, p := range taken {
+			again = p.append(again)
+		}
+		same("stored", err, again)
 	})
 }
 

@@ -52,8 +52,10 @@ type fakeLink struct {
 
 	mu      sync.Mutex // guards all below
 	open    bool
-	busy    int // how many requests are refused for want of room
-	count   int
+	holding bool // answers, until the link is cut
+	busy    int  // how many requests are refused for want of room
+	count   int  // of requests
+	heard   int  // of answers
 	waiting map[int]func(broker.Status, []byte, error)
 	methods map[broker.Method]int
 }
@@ -86,24 +88,45 @@ func (l *fakeLink) Ask(
 func (l *fakeLink) answer(id int, status broker.Status, body []byte) {
 	l.mu.Lock()
 	done := l.waiting[id]
-	delete(l.waiting, id)
+	if l.holding {
+		done = nil
+	} else {
+		delete(l.waiting, id)
+	}
 	l.mu.Unlock()
 	if done != nil {
 		done(status, body, nil)
+		l.mu.Lock()
+		l.heard++
+		l.mu.Unlock()
 	}
+}
+
+// answered tells whether the entry node has heard all answers.
+func (l *fakeLink) answered() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.heard == l.count
 }
 
 // cut breaks the link; what waits gets no answer. It stays so until mend.
 func (l *fakeLink) cut() {
 	l.mu.Lock()
 	lost := l.waiting
-	l.open, l.waiting = false, map[int]func(broker.Status, []byte, error){}
+	l.open, l.holding, l.waiting = false, false, map[int]func(broker.Status, []byte, error){}
 	l.mu.Unlock()
 	for _, done := range lost {
 		done(0, nil, broker.ErrPeerGone)
 	}
 	l.leader.PeerGone(entryNode)
 	l.entry.PeerGone(nodeName)
+}
+
+// hold has no request answered until the link is cut.
+func (l *fakeLink) hold() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.holding = true
 }
 
 func (l *fakeLink) mend() {
@@ -568,9 +591,9 @@ func TestServePeer_badRequests(t *testing.T) {
 		{"place on no stream", 8, empty + "01" + empty, notLeader},
 		{"place", 8, stream + "04" + number, done},
 		{"store cut", 6, stream + number, malformed},
-		{"store on no stream", 6, empty + epoch + number + "0161", notLeader},
-		{"store without an epoch", 6, stream + number + "0161", malformed},
-		{"store", 6, stream + epoch + number + "0161", done},
+		{"store on no stream", 6, empty + epoch + empty + number + "0161", notLeader},
+		{"store without a place", 6, stream + epoch + number + "0161", malformed},
+		{"store", 6, stream + epoch + empty + number + "0161", done},
 	} {
 		if got := ask(c.method, c.body); got != c.want {
 			t.Errorf("%s: status %d, want %d", c.name, got, c.want)

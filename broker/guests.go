@@ -55,7 +55,8 @@ func (b *Broker) ServePeer(node string, method Method, body []byte, reply func(S
 	case methodPlace:
 		b.tellPlace(body, reply)
 	case methodStore:
-		answer(b.storeAll(body))
+		taken, err := b.storeAll(node, body)
+		reply(statusOf(err), taken)
 	default:
 		answer(errMalformedRequest)
 	}
@@ -252,22 +253,40 @@ func known64(value uint64, known bool, err error) (Status, []byte) {
 	return statusDone, appendKnown(nil, value, known)
 }
 
-// storeAll stores what it can: nobody hears of a single one. Whether this node
-// leads the epoch the replica knows, sooner than the catalog here.
-func (b *Broker) storeAll(body []byte) error {
+// storeAll stores what it can: nobody hears of a single one, but of each stream how
+// far it has come. Whether this node leads the epoch the replica knows, sooner
+// than the catalog here.
+func (b *Broker) storeAll(node string, body []byte) (taken []byte, err error) {
 	list, err := decodeStored(body)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	at := map[chunk.Incarnation]int{}
+	var streams []placed
 	for _, s := range list {
 		replica, ok := b.replicas.Replica(s.stream)
 		if !ok {
 			err = replication.ErrMissing
-		} else if refused := replica.StoreOffsetIn(s.epoch, s.reference, s.offset); refused != nil {
-			err = refused
+			continue
 		}
+		from := replication.Origin{Node: node, Epoch: s.epoch, Since: s.since}
+		place, refused := replica.StoreOffsetFrom(from, s.reference, s.offset)
+		if refused != nil {
+			err = refused
+			continue
+		}
+		i, known := at[s.stream]
+		if !known {
+			i = len(streams)
+			at[s.stream] = i
+			streams = append(streams, placed{stream: s.stream})
+		}
+		streams[i].epoch, streams[i].place = s.epoch, place
 	}
-	return err
+	for i := range streams {
+		taken = streams[i].append(taken)
+	}
+	return taken, err
 }
 
 // room says whether a node's publisher may get a number. The node's requests come

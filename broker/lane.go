@@ -2,7 +2,6 @@ package broker
 
 import (
 	"errors"
-	"strings"
 	"sync"
 	"time"
 
@@ -11,9 +10,8 @@ import (
 
 // lane is the way to one other node's broker. Frames of publishers go in the
 // order given, each a request that is answered when its messages are committed;
-// a session waits, and reads no more, while too much is unanswered. Stored
-// offsets are kept to the last for each reference while a request with earlier
-// ones is under way.
+// a session waits, and reads no more, while too much is unanswered. For stored
+// offsets see handed.
 type lane struct {
 	broker *Broker
 	node   string
@@ -28,23 +26,7 @@ type lane struct {
 	closed     []uint64
 	sweeping   bool
 
-	stores  map[storeKey]*storeValue
-	storing int // requests under way
-	// sending orders requests with offsets: taken before mu, held while they are
-	// given away.
-	sending sync.Mutex
-}
-
-type storeKey struct {
-	stream    chunk.Incarnation
-	reference string
-}
-
-// storeValue is the last offset of a reference, and the epoch of the leader that
-// it is for.
-type storeValue struct {
-	epoch  chunk.Epoch
-	offset chunk.Offset
+	handed // stored offsets
 }
 
 // Bounds of what is unanswered on a lane: half of what the link allows, which
@@ -54,11 +36,6 @@ const (
 	laneFrames      = 512
 	laneBytes       = 32 << 20
 	laneShareFrames = laneFrames / 4
-	// laneStores is how many references wait while a request is under way; then
-	// sessions wait too.
-	laneStores = 4096
-	// storesBytes is about how much one request with offsets holds.
-	storesBytes = 64 << 10
 )
 
 const (
@@ -75,7 +52,7 @@ const (
 func newLane(b *Broker, node string) *lane {
 	return &lane{
 		broker: b, node: node, shares: map[chunk.Incarnation]int{},
-		publishers: map[uint64]*remotePublisher{}, stores: map[storeKey]*storeValue{},
+		publishers: map[uint64]*remotePublisher{}, handed: newHanded(),
 	}
 }
 
@@ -292,106 +269,5 @@ func (l *lane) sweep() {
 				subscription: func(*subscription) bool { return false },
 			})
 		}
-	}
-}
-
-// store keeps an offset until the requests before it are answered. False: too
-// many wait.
-func (l *lane) store(stream chunk.Incarnation, epoch chunk.Epoch, reference string, offset chunk.Offset) bool {
-	l.mu.Lock()
-	key := storeKey{stream, reference}
-	if waits := l.stores[key]; waits != nil {
-		if epoch >= waits.epoch { // else its session has not heard of the election yet
-			*waits = storeValue{epoch, offset}
-		}
-		l.mu.Unlock()
-		return true
-	}
-	if len(l.stores) >= laneStores {
-		l.mu.Unlock()
-		return false
-	}
-	key.reference = strings.Clone(reference) // the caller's bytes are used again
-	l.stores[key] = &storeValue{epoch, offset}
-	idle := l.storing == 0
-	l.mu.Unlock()
-	if idle {
-		l.sendStores()
-	}
-	return true
-}
-
-// sendStores gives away all offsets that wait. False: the link had no room for
-// some, which wait on.
-func (l *lane) sendStores() (all bool) {
-	l.sending.Lock()
-	defer l.sending.Unlock()
-	l.mu.Lock()
-	if len(l.stores) == 0 {
-		l.mu.Unlock()
-		return true
-	}
-	waiting := l.stores // ours alone from here on
-	l.stores = map[storeKey]*storeValue{}
-	l.storing++
-	l.mu.Unlock()
-	defer l.stored()
-	all = true
-	var body []byte
-	for key, value := range waiting {
-		s := stored{key.stream, value.epoch, value.offset, key.reference}
-		if body = s.append(body); len(body) >= storesBytes {
-			all = l.sendStore(body) && all
-			body = nil
-		}
-	}
-	if len(body) > 0 {
-		all = l.sendStore(body) && all
-	}
-	return all
-}
-
-// sendStore gives one request away. A node that can't be reached loses what is
-// stored there, as a leader that is gone does; clients see that by what they ask
-// for next. False: the link had no room.
-func (l *lane) sendStore(body []byte) bool {
-	l.mu.Lock()
-	l.storing++
-	l.mu.Unlock()
-	err := l.ask(methodStore, body, l.broker.config.RequestTimeout, func(Status, []byte, error) { l.stored() })
-	if errors.Is(err, ErrPeerBusy) {
-		l.keep(body)
-		time.AfterFunc(lanePause, l.stored)
-		return false
-	}
-	if err != nil {
-		l.stored()
-	}
-	return true
-}
-
-// keep takes offsets back that there was no room for; what was stored meanwhile
-// is newer.
-func (l *lane) keep(body []byte) {
-	list, _ := decodeStored(body) // our own
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range list {
-		key := storeKey{s.stream, s.reference}
-		if newer := l.stores[key]; newer == nil || newer.epoch < s.epoch {
-			l.stores[key] = &storeValue{s.epoch, s.offset}
-		}
-	}
-}
-
-// stored ends a request; with the last one what came meanwhile goes out.
-func (l *lane) stored() {
-	l.mu.Lock()
-	l.storing--
-	more := l.storing == 0 && len(l.stores) > 0
-	l.mu.Unlock()
-	l.room.announce()
-	if more {
-		go l.sendStores() // this is the link's goroutine, or holds sending
 	}
 }

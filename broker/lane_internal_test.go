@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ func TestLane_storesBesideQueries(t *testing.T) {
 	for range 2 {
 		queries.Go(func() {
 			for ctx.Err() == nil {
-				l.sendStores()
+				l.sendStores(false)
 			}
 		})
 	}
@@ -74,9 +75,74 @@ func TestLane_storesOfTwoReigns(t *testing.T) {
 	l.store(1, 5, "r", 500)
 	l.store(1, 7, "r", 50)
 	l.store(1, 5, "r", 600) // of a session that has not heard of epoch 7
-	l.sendStores()
+	l.sendStores(false)
 	list, err := decodeStored(peers.sent[0])
-	if want := (stored{1, 7, 50, "r"}); err != nil || len(list) != 1 || list[0] != want {
+	if want := (stored{stream: 1, epoch: 7, offset: 50, reference: "r"}); err != nil || len(list) != 1 || list[0] != want {
 		t.Errorf("%+v went out (%v), want %+v", list, err, want)
+	}
+}
+
+// gonePeers are never reached.
+type gonePeers struct{ asked int }
+
+func (p *gonePeers) Ask(string, Method, []byte, time.Time, func(Status, []byte, error)) error {
+	p.asked++
+	return ErrPeerGone
+}
+
+// TestLane_lateIsBounded: while the link is broken as many references are kept as
+// may be, and sessions don't wait for those beyond; what the leader's order is not
+// known for is not kept at all.
+func TestLane_lateIsBounded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // nothing is tried again
+	l := newLane(&Broker{peers: new(gonePeers), context: ctx}, "n1")
+	late := func() int { l.mu.Lock(); defer l.mu.Unlock(); return len(l.late) }
+	l.store(1, 5, "unknown", 1)
+	if n := late(); n != 0 {
+		t.Fatalf("%d are kept that can't be sent", n)
+	}
+	p := placed{1, 5, 7}
+	l.hear(p.append(nil))
+	for i := range 3 * laneStores {
+		if !l.store(1, 5, strconv.Itoa(i), 1) {
+			t.Fatalf("store %d has to wait", i)
+		}
+	}
+	if n := late(); n == 0 || n > laneStores {
+		t.Errorf("%d are kept, at most %d may be", n, laneStores)
+	}
+	l.store(1, 4, "older reign", 1)
+	if l.late[storeKey{1, "older reign"}] != nil {
+		t.Error("a store of another reign than is known is kept")
+	}
+}
+
+// TestLane_lateIsTheNewest: of a reference's stores that get no answer, in whatever
+// order that is found out, the last alone is kept, and none if one behind it was
+// taken.
+func TestLane_lateIsTheNewest(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	l := newLane(&Broker{peers: promptPeers{}, context: ctx}, "n1")
+	p := placed{1, 5, 7}
+	l.hear(p.append(nil))
+	request := func(offset chunk.Offset) handing {
+		key := storeKey{1, "r"}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		v := l.make(key, 5, offset)
+		return handing{keys: []storeKey{key}, values: []*storeValue{&v}}
+	}
+	first, second := request(1), request(2)
+	l.keepLate(second)
+	l.keepLate(first)
+	if v := l.late[storeKey{1, "r"}]; v == nil || v.offset != 2 || v.since != 8 {
+		t.Fatalf("kept is %+v", v)
+	}
+	request(3) // which is answered
+	l.keepLate(second)
+	if v := l.late[storeKey{1, "r"}]; v != nil {
+		t.Errorf("kept is %+v behind one that was taken", v)
 	}
 }

@@ -147,7 +147,7 @@ func (r *remote) sequence(reference string) (uint64, error) {
 
 func (r *remote) queryOffset(reference string) (chunk.Offset, bool, error) {
 	late := time.Now().Add(r.lane.broker.config.RequestTimeout)
-	for !r.lane.sendStores() { // the answer shall know them
+	for !r.lane.sendStores(true) { // the answer shall know them
 		if time.Now().After(late) {
 			return 0, false, later(errPeerLate)
 		}

@@ -26,6 +26,8 @@ var (
 	ErrStarved = errors.New("replication: the disks of too many of the stream's nodes are low")
 	// ErrEntry: an entry fits no chunk.
 	ErrEntry = errors.New("replication: entry is larger than a chunk may be")
+	// ErrOvertaken: a store that was sent once more may not be the newest.
+	ErrOvertaken = errors.New("replication: the offset was stored by way of another node meanwhile")
 	// ErrTrackingUnknown: this replica's tracking is incomplete (F9); the
 	// leader knows.
 	ErrTrackingUnknown = errors.New("replication: tracking is not known here")

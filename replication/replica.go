@@ -104,26 +104,26 @@ func (r *Replica) Sequence(reference string, answer func(sequence uint64, ok boo
 //
 // Errors: ErrNotLeader, ErrReferenceLength.
 func (r *Replica) StoreOffset(reference string, offset chunk.Offset) error {
-	return r.StoreOffsetIn(0, reference, offset)
+	_, err := r.StoreOffsetFrom(Origin{}, reference, offset)
+	return err
 }
 
-// StoreOffsetIn is StoreOffset for the reign of an epoch alone, where the store may
-// have been on its way for long: in a later reign it must not pass for newer than
-// what was stored meanwhile. 0 is any reign. Errors: as StoreOffset's.
-func (r *Replica) StoreOffsetIn(epoch chunk.Epoch, reference string, offset chunk.Offset) error {
+// StoreOffsetFrom is StoreOffset for another node, and returns the store's place in
+// the reign's order. Errors: ErrOvertaken, as StoreOffset's.
+func (r *Replica) StoreOffsetFrom(from Origin, reference string, offset chunk.Offset) (place uint64, err error) {
 	if err := checkReference(reference); err != nil {
-		return err
+		return 0, err
 	}
-	due, ask, err := r.stores.put(epoch, reference, offset)
+	place, due, ask, err := r.stores.put(from, reference, offset)
 	switch {
 	case err != nil || !ask:
-		return err
+		return place, err
 	case due.After(r.node.clock.Now()):
 		r.node.alarms.set(&r.alarm, due)
 	default:
 		r.wake()
 	}
-	return nil
+	return place, nil
 }
 
 // QueryOffset returns the offset stored under a reference and whether there is

@@ -26,6 +26,9 @@ type stores struct {
 	moving int
 	taken  time.Time // when a turn last took over
 	count  uint64    // of stores
+	// order numbers the stores of this reign, and what else changes a value.
+	// What changed up to blind is not known here any more.
+	order, blind uint64
 }
 
 // latestStore is a reference's newest value.
@@ -33,29 +36,53 @@ type latestStore struct {
 	reference []byte
 	offset    chunk.Offset
 	changed   bool
+	// node is whose client stored it, and at its place in the order; foreign is
+	// the place of the last store by way of another node.
+	node        string
+	at, foreign uint64
 }
 
-// put takes a store meant for the reign of an epoch; 0: for whichever. If ask, a turn should take over at the time due, or at once
-// if that is past; otherwise one comes anyway.
-func (s *stores) put(epoch chunk.Epoch, reference string, offset chunk.Offset) (due time.Time, ask bool, err error) {
+// Origin says where a store comes from that another node hands on.
+type Origin struct {
+	Node string
+	// Epoch is the reign that the store is for; in a later one it must not pass for
+	// newer than what was stored meanwhile. 0 is any reign.
+	Epoch chunk.Epoch
+	// Since, if not 0, is of a store that is sent once more: the place in the reign's
+	// order that the node had heard of when its client stored, and one. Only if
+	// nothing has been stored under the reference by way of another node since
+	// then is the store the newest for sure (F5).
+	Since uint64
+}
+
+// put takes a store, and returns its place in the order. If ask, a turn should take
+// over at the time due, or at once if that is past; otherwise one comes anyway.
+func (s *stores) put(from Origin, reference string, offset chunk.Offset) (place uint64, due time.Time, ask bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.epoch == 0 || epoch != 0 && epoch != s.epoch {
-		return time.Time{}, false, ErrNotLeader
+	if s.epoch == 0 || from.Epoch != 0 && from.Epoch != s.epoch {
+		return 0, time.Time{}, false, ErrNotLeader
+	}
+	e := s.latest[reference]
+	if from.Since != 0 && s.lastOfOthers(e, from.Node) >= from.Since {
+		return 0, time.Time{}, false, ErrOvertaken
 	}
 	s.count++
-	e := s.latest[reference]
+	s.order++
 	// A value below the one before must not be lost (F6), and one that is not
 	// known here may be such.
 	urgent := e == nil || offset < e.offset
 	if e == nil {
-		e = &latestStore{reference: []byte(reference)}
+		e = &latestStore{reference: []byte(reference), node: from.Node}
 		if s.latest == nil {
 			s.latest = make(map[string]*latestStore)
 		}
 		s.latest[strings.Clone(reference)] = e
 	}
-	e.offset = offset
+	if e.node != from.Node {
+		e.node, e.foreign = from.Node, e.at
+	}
+	e.offset, e.at = offset, s.order
 	first := len(s.changed) == 0
 	if !e.changed {
 		e.changed = true
@@ -63,11 +90,23 @@ func (s *stores) put(epoch chunk.Epoch, reference string, offset chunk.Offset) (
 	}
 	switch {
 	case urgent:
-		return s.taken, true, nil
+		return s.order, s.taken, true, nil
 	case first:
-		return s.taken.Add(storesEvery), true, nil
+		return s.order, s.taken.Add(storesEvery), true, nil
 	}
-	return time.Time{}, false, nil
+	return s.order, time.Time{}, false, nil
+}
+
+// lastOfOthers is the place of the last store of a reference by way of another
+// node, or of the last of which that is not known.
+func (s *stores) lastOfOthers(e *latestStore, node string) uint64 {
+	switch {
+	case e == nil:
+		return s.blind
+	case e.node != node:
+		return max(e.at, s.blind)
+	}
+	return max(e.foreign, s.blind)
 }
 
 // lookup returns the newest value of a reference stored in this reign.
@@ -105,6 +144,7 @@ func (s *stores) take(dst []storedOffset, now time.Time, most int) []storedOffse
 	s.taken = now
 	if len(s.latest) > most {
 		clear(s.latest)
+		s.blind = s.order
 	}
 	return dst
 }
@@ -114,6 +154,7 @@ func (s *stores) take(dst []storedOffset, now time.Time, most int) []storedOffse
 func (s *stores) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.blind = s.order
 	if len(s.changed) == 0 {
 		clear(s.latest)
 		return
@@ -125,11 +166,13 @@ func (s *stores) forget() {
 	}
 }
 
-// drop forgets what was stored under a reference, unless a store has come that
-// no turn has taken over.
+// drop forgets what was stored under a reference, since an operator has changed
+// it, unless a store has come that no turn has taken over.
 func (s *stores) drop(reference string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.order++
+	s.blind = s.order
 	if e := s.latest[reference]; e != nil && !e.changed {
 		delete(s.latest, reference)
 	}
@@ -161,4 +204,5 @@ func (s *stores) lead(epoch chunk.Epoch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch, s.latest, s.changed, s.moving = epoch, nil, nil, 0
+	s.order, s.blind = 0, 0
 }

@@ -15,7 +15,7 @@ func TestStores_wakeTurnsNoOftenerThanNeeded(t *testing.T) {
 	now := time.Unix(1000, 0)
 	put := func(reference string, offset uint64) string {
 		t.Helper()
-		due, ask, err := s.put(0, reference, chunkOffset(offset))
+		_, due, ask, err := s.put(Origin{}, reference, chunkOffset(offset))
 		switch {
 		case err != nil:
 			t.Fatal(err)
@@ -26,7 +26,7 @@ func TestStores_wakeTurnsNoOftenerThanNeeded(t *testing.T) {
 		}
 		return "now"
 	}
-	if _, _, err := s.put(0, "a", 1); !errors.Is(err, ErrNotLeader) {
+	if _, _, _, err := s.put(Origin{}, "a", 1); !errors.Is(err, ErrNotLeader) {
 		t.Fatalf("on a follower: %v", err)
 	}
 	s.lead(1)
@@ -68,7 +68,7 @@ func TestStores_collapseToTheLastValue(t *testing.T) {
 	s.lead(1)
 	now := time.Unix(1000, 0)
 	for i := range 100 {
-		if _, _, err := s.put(0, []string{"a", "b"}[i%2], chunkOffset(uint64(i))); err != nil {
+		if _, _, _, err := s.put(Origin{}, []string{"a", "b"}[i%2], chunkOffset(uint64(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -80,7 +80,7 @@ func TestStores_collapseToTheLastValue(t *testing.T) {
 	if got := s.take(nil, now, 100); len(got) != 0 {
 		t.Fatalf("took %v again", got)
 	}
-	if _, _, err := s.put(0, "b", 100); err != nil {
+	if _, _, _, err := s.put(Origin{}, "b", 100); err != nil {
 		t.Fatal(err)
 	}
 	s.forget()
@@ -96,7 +96,7 @@ func TestStores_keepNoStringOfTheCaller(t *testing.T) {
 	var s stores
 	s.lead(1)
 	frame := []byte("abc")
-	if _, _, err := s.put(0, unsafeString(frame), 1); err != nil {
+	if _, _, _, err := s.put(Origin{}, unsafeString(frame), 1); err != nil {
 		t.Fatal(err)
 	}
 	frame[0] = 'x'
@@ -111,7 +111,7 @@ func TestStores_allocateNothingForKnownReferences(t *testing.T) {
 	offset := uint64(0)
 	if allocs := testing.AllocsPerRun(1000, func() {
 		offset++
-		_, _, _ = s.put(0, "a", chunkOffset(offset))
+		_, _, _, _ = s.put(Origin{}, "a", chunkOffset(offset))
 	}); allocs != 0 {
 		t.Fatalf("%v allocations a store", allocs)
 	}
@@ -171,11 +171,11 @@ func TestStores_countAtOnce(t *testing.T) {
 func TestStores_ofAnotherReign(t *testing.T) {
 	var s stores
 	s.lead(5)
-	if _, _, err := s.put(5, "r", 50); err != nil {
+	if _, _, _, err := s.put(Origin{Epoch: 5}, "r", 50); err != nil {
 		t.Fatal(err)
 	}
 	for _, epoch := range []chunk.Epoch{3, 6} {
-		if _, _, err := s.put(epoch, "r", 500); !errors.Is(err, ErrNotLeader) {
+		if _, _, _, err := s.put(Origin{Epoch: epoch}, "r", 500); !errors.Is(err, ErrNotLeader) {
 			t.Errorf("meant for epoch %d, in epoch 5: %v", epoch, err)
 		}
 	}
@@ -183,7 +183,50 @@ func TestStores_ofAnotherReign(t *testing.T) {
 		t.Errorf("the offset is %d", offset)
 	}
 	s.lead(0)
-	if _, _, err := s.put(0, "r", 500); !errors.Is(err, ErrNotLeader) {
+	if _, _, _, err := s.put(Origin{}, "r", 500); !errors.Is(err, ErrNotLeader) {
 		t.Errorf("without a reign: %v", err)
+	}
+}
+
+// A store that is sent once more is taken only if nobody stored by way of another
+// node since its client did, as far as its own node had heard then.
+func TestStores_sentOnceMore(t *testing.T) {
+	put := func(s *stores, node string, since, offset uint64) uint64 {
+		t.Helper()
+		place, _, _, err := s.put(Origin{Node: node, Epoch: 1, Since: since}, "r", chunkOffset(offset))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return place
+	}
+	for name, c := range map[string]struct {
+		between func(*stores)
+		taken   bool
+	}{
+		"nothing since":                   {func(*stores) {}, true},
+		"its own node's":                  {func(s *stores) { put(s, "a", 0, 6) }, true},
+		"another reference":               {func(s *stores) { _, _, _, _ = s.put(Origin{Node: "b"}, "other", 1) }, true},
+		"another node's":                  {func(s *stores) { put(s, "b", 0, 6) }, false},
+		"the leader's":                    {func(s *stores) { put(s, "", 0, 6) }, false},
+		"another's and then its own":      {func(s *stores) { put(s, "b", 0, 6); put(s, "a", 0, 7) }, false},
+		"its own between others' and now": {func(s *stores) { put(s, "a", 0, 6); put(s, "b", 0, 6); put(s, "c", 0, 6) }, false},
+		"an operator's":                   {func(s *stores) { s.take(nil, time.Time{}, 9); s.drop("r") }, false},
+		"what a roll forgot":              {func(s *stores) { put(s, "b", 0, 6); s.take(nil, time.Time{}, 9); s.forget() }, false},
+		"what was too much":               {func(s *stores) { put(s, "b", 0, 6); s.take(nil, time.Time{}, 0) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s stores
+			s.lead(1)
+			put(&s, "b", 0, 4)
+			heard := put(&s, "a", 0, 5)
+			c.between(&s)
+			_, _, _, err := s.put(Origin{Node: "a", Epoch: 1, Since: heard + 1}, "r", 99)
+			if taken := err == nil; taken != c.taken || err != nil && !errors.Is(err, ErrOvertaken) {
+				t.Errorf("taken: %v, %v", taken, err)
+			}
+			if offset, ok := s.lookup("r"); ok && (offset == 99) != c.taken {
+				t.Errorf("stored is %d", offset)
+			}
+		})
 	}
 }
