@@ -23,29 +23,27 @@ var ErrUnknownKey = errors.New("unknown configuration key")
 // Load lays the sources over defaults: the TOML file at path (none if empty),
 // the environment (in the form of os.Environ), then the flags that were given.
 func Load(defaults Config, path string, environ []string, flags *pflag.FlagSet) (Config, error) {
-	all := koanf.New(".")
-	if path != "" {
-		if err := loadFile(all, path); err != nil {
-			return Config{}, err
-		}
-	}
-	if err := loadEnvironment(all, environ); err != nil {
+	l, err := read(path, environ, flags)
+	if err != nil {
 		return Config{}, err
 	}
-	if err := loadFlags(all, flags); err != nil {
-		return Config{}, err
-	}
-	c := defaults
-	var problems []error
-	for _, s := range settings {
-		if all.Exists(s.key) {
-			problems = append(problems, decode(s, all.Get(s.key), &c))
-		}
-	}
-	if err := errors.Join(problems...); err != nil {
+	c, err := l.over(defaults)
+	if err != nil {
 		return Config{}, err
 	}
 	return c, c.Validate()
+}
+
+// over lays the sources over defaults.
+func (l *layers) over(defaults Config) (Config, error) {
+	c := defaults
+	var problems []error
+	for _, s := range settings {
+		if value, source := l.of(s); source != sourceDefault {
+			problems = append(problems, decode(s, value, &c))
+		}
+	}
+	return c, errors.Join(problems...)
 }
 
 // decode puts a value of a source into the setting's field.

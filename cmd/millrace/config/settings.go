@@ -31,10 +31,10 @@ var settings = []setting{
 	{"http.tls.addr", "where the same is over TLS; empty = not served", false, func(c *Config) any { return &c.HTTPTLSAddr }},
 	{"management.addr", "where the subset of the management API is; empty = not served", false, func(c *Config) any { return &c.ManagementAddr }},
 	{"node.addr", "where other nodes connect", false, func(c *Config) any { return &c.NodeAddr }},
-	{"node.advertised", "host:port that other nodes are told to connect to, where they reach node.addr by another way (default: node.addr)", true, func(c *Config) any { return &c.NodeAdvertised }},
-	{"gossip.addr", "where nodes tell each other who is there (default: the host of node.addr, port 7946)", false, func(c *Config) any { return &c.GossipAddr }},
-	{"node.name", "this node's name; kept for the data directory's life (default: the host's name)", false, func(c *Config) any { return &c.NodeName }},
-	{"advertised.host", "host that clients are told to connect to (default: the stream address's host, else the host's name)", false, func(c *Config) any { return &c.AdvertisedHost }},
+	{"node.advertised", "host:port that other nodes are told to connect to, where they reach node.addr by another way", true, func(c *Config) any { return &c.NodeAdvertised }},
+	{"gossip.addr", "where nodes tell each other who is there", false, func(c *Config) any { return &c.GossipAddr }},
+	{"node.name", "this node's name; kept for the data directory's life", false, func(c *Config) any { return &c.NodeName }},
+	{"advertised.host", "host that clients are told to connect to", false, func(c *Config) any { return &c.AdvertisedHost }},
 	{"advertised.port", "port that clients are told to connect to; 0 = the one listened on", false, func(c *Config) any { return &c.AdvertisedPort }},
 	{"advertised.tls_host", "the same for clients over TLS (default: advertised.host)", false, func(c *Config) any { return &c.AdvertisedTLSHost }},
 	{"advertised.tls_port", "the same for clients over TLS; 0 = the one listened on", false, func(c *Config) any { return &c.AdvertisedTLSPort }},
@@ -88,6 +88,22 @@ var settings = []setting{
 	{"cluster.secret_file", "file with the secret that the nodes of a cluster share (openssl rand -hex 32); in place of certificates, or beside them", true, func(c *Config) any { return &c.SecretFile }},
 }
 
+// stands says what stands in for a setting that is empty.
+var stands = map[string]string{
+	"node.advertised": "node.addr",
+	"gossip.addr":     "the host of node.addr, port 7946",
+	"node.name":       "the data directory's, else the host's name",
+	"advertised.host": "the stream address's host, else the host's name",
+}
+
+// help is the setting's usage, with what stands in for an empty default.
+func (s setting) help(defaults *Config) string {
+	if text, ok := stands[s.key]; ok && s.shown(defaults) == "" {
+		return s.usage + " (default: " + text + ")"
+	}
+	return s.usage
+}
+
 // flag is the name of the key's flag: stream.frame_max is --stream-frame-max.
 func (s setting) flag() string { return strings.NewReplacer(".", "-", "_", "-").Replace(s.key) }
 
@@ -107,17 +123,17 @@ func AddFlags(flags *pflag.FlagSet, defaults Config) {
 		}
 		switch v := s.value(&defaults).(type) {
 		case *string:
-			flags.String(s.flag(), *v, s.usage)
+			flags.String(s.flag(), *v, s.help(&defaults))
 		case *int:
-			flags.Int(s.flag(), *v, s.usage)
+			flags.Int(s.flag(), *v, s.help(&defaults))
 		case *uint32:
-			flags.Uint32(s.flag(), *v, s.usage)
+			flags.Uint32(s.flag(), *v, s.help(&defaults))
 		case *int64:
-			flags.Int64(s.flag(), *v, s.usage)
+			flags.Int64(s.flag(), *v, s.help(&defaults))
 		case *time.Duration:
-			flags.Duration(s.flag(), *v, s.usage)
+			flags.Duration(s.flag(), *v, s.help(&defaults))
 		case *[]string:
-			flags.StringSlice(s.flag(), *v, s.usage)
+			flags.StringSlice(s.flag(), *v, s.help(&defaults))
 		}
 	}
 }
