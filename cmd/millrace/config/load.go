@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -127,11 +128,17 @@ func loadFlags(all *koanf.Koanf, flags *pflag.FlagSet) error {
 func checkKeys(all *koanf.Koanf, source string) error {
 	var unknown []error
 	for _, key := range all.Keys() {
-		if !known(key) {
+		if !known(key) && !emptyTable(all, key) {
 			unknown = append(unknown, unknownKey(key, source, nearest(key, keys())))
 		}
 	}
 	return errors.Join(unknown...)
+}
+
+// emptyTable tells whether the key is a table that settings may be in, and none is.
+func emptyTable(all *koanf.Koanf, key string) bool {
+	table, ok := all.Get(key).(map[string]any)
+	return ok && len(table) == 0 && slices.ContainsFunc(settings, func(s setting) bool { return strings.HasPrefix(s.key, key+".") })
 }
 
 func unknownKey(key, source, near string) error {
