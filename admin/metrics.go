@@ -31,6 +31,7 @@ var (
 	diskLow       = describeMetric("disk_low", "1 while the disk is below its low-water mark.")
 	diskAlarm     = describeMetric("disk_alarm", "1 while publishers are stopped because the disk is low.")
 	blocked       = describeMetric("blocked_connections", "Connections that are not read from, for an alarm or too much unconfirmed.")
+	unanswered    = describeMetric("unanswered_consumer_updates_total", "Connections closed because a single active consumer did not answer in time.")
 	overtaken     = describeMetric("overtaken_subscriptions_total", "Times that retention took what a subscription had not read; it went on at the first message.")
 	scrubbed      = describeMetric("scrubbed_bytes_total", "Bytes that the scrub has read and checked.")
 	scrubRounds   = describeMetric("scrub_rounds_total", "Times that the scrub has read everything.")
@@ -70,7 +71,7 @@ type nodeCollector struct{ s *Server }
 func (c nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{buildInfo, ready, streams, connections, publishers, subscriptions,
 		published, confirmed, refused, delivered, deliveredB, refusals,
-		diskFree, diskTotal, diskLimit, diskLow, diskAlarm, blocked, overtaken,
+		diskFree, diskTotal, diskLimit, diskLow, diskAlarm, blocked, unanswered, overtaken,
 		scrubbed, scrubRounds, scrubProgress, scrubDamaged, certEnds, certStale, damaged, logBytes, trackingShare, trackingWait, droppable} {
 		out <- d
 	}
@@ -117,6 +118,7 @@ func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
 	flag(diskLow, status.Disk.Level == "low" || status.Disk.Level == "alarm")
 	flag(diskAlarm, status.Disk.Level == "alarm")
 	gauge(blocked, float64(traffic.Blocked))
+	count(unanswered, traffic.Unanswered)
 	count(overtaken, traffic.Overtaken)
 	for _, cert := range status.Certificates {
 		gauge(certEnds, float64(cert.Ends.Unix()), cert.For)

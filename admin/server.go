@@ -90,6 +90,7 @@ type Traffic struct {
 	Published, Confirmed, Refused, Delivered uint64 // messages
 	DeliveredBytes                           uint64
 	Blocked                                  int               // connections that are not read from, now
+	Unanswered                               uint64            // connections closed since a single active consumer did not answer
 	Overtaken                                uint64            // times that retention took what a subscription had not read
 	Refusals                                 map[uint16]uint64 // answers by response code other than ok
 }

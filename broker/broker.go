@@ -29,6 +29,7 @@ type Broker struct {
 	properties wire.Properties
 	stats      counters
 	ties       tieIndex
+	groups     groupIndex
 	changes    changeQueue
 	complaints complaints
 
@@ -38,6 +39,8 @@ type Broker struct {
 	unconfirmed atomic.Int64
 	room        broadcast
 	alarms      alarms
+	// held: a member of a group was not delivered to, as this node is estranged.
+	held atomic.Bool
 	// news announces that the catalog changed.
 	news broadcast
 
@@ -74,12 +77,14 @@ func New(config Config, directory Directory, replicas Replicas, peers Peers) (*B
 	}
 	b.context, b.cancel = context.WithCancel(context.Background())
 	b.ties.init()
+	b.groups.init()
 	b.changes.init()
 	unsubscribe := directory.Subscribe(b.changes.put)
 	b.working.Go(func() {
 		defer unsubscribe()
 		b.follow()
 	})
+	b.working.Go(b.tendGroups)
 	return b, nil
 }
 
@@ -206,6 +211,7 @@ func (b *Broker) Close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		b.working.Wait()
+		b.awaitLeft(ctx.Done())
 		close(done)
 	}()
 	select {

@@ -40,6 +40,9 @@ func (q *changeQueue) take() (changes []catalog.Change, ended bool) {
 
 // follow carries the catalog's changes to the sessions that they touch.
 func (b *Broker) follow() {
+	for g := range b.directory.View().Groups() { // of an earlier run of this node
+		b.groupChanged(groupRef(g))
+	}
 	for range b.changes.wake {
 		changes, ended := b.changes.take()
 		if ended {
@@ -50,6 +53,8 @@ func (b *Broker) follow() {
 			switch change.Kind {
 			case catalog.StreamChanged:
 				b.streamChanged(change.Before, change.Stream)
+			case catalog.GroupChanged:
+				b.groupChanged(groupOf(change))
 			case catalog.AccessChanged:
 				access = true
 			}
@@ -69,6 +74,18 @@ func (b *Broker) streamChanged(before, after *catalog.Stream) {
 	for _, s := range b.ties.of(stream.Incarnation) {
 		s.streamChanged(before, after, b.config.NodeName)
 	}
+}
+
+// groupOf names the group that a change is about.
+func groupOf(change catalog.Change) catalog.GroupRef {
+	if change.Group == nil {
+		return groupRef(change.GroupBefore)
+	}
+	return groupRef(change.Group)
+}
+
+func groupRef(g *catalog.Group) catalog.GroupRef {
+	return catalog.GroupRef{VHost: g.VHost, Stream: g.Stream, Name: g.Name}
 }
 
 // recheck looks again at what every open connection may do.

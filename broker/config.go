@@ -65,6 +65,14 @@ type Config struct {
 	// for inside the broker, such as Create. Default 8 s: clients give up after
 	// 10, and would never learn why.
 	RequestTimeout time.Duration
+	// ConsumerUpdateTimeout [stream.consumer_update_timeout] is how long a single
+	// active consumer may take to answer that it begins or has stopped, before its
+	// connection is closed and another has its turn. Default 60 s.
+	ConsumerUpdateTimeout time.Duration
+	// GroupPatience [stream.group_patience] is after how long out of contact a
+	// node's single active consumers are passed over; after half of it they get
+	// nothing more. It must be the same on all nodes. Default 10 s.
+	GroupPatience time.Duration
 
 	// Connections [stream.connections] is the most for the node.
 	// Default 10,000.
@@ -162,6 +170,8 @@ func (config Config) withDefaults() Config {
 	fill(&config.BlockedSocketTimeout, 60*time.Second)
 	fill(&config.MetadataWait, 2*time.Second)
 	fill(&config.RequestTimeout, 8*time.Second)
+	fill(&config.ConsumerUpdateTimeout, 60*time.Second)
+	fill(&config.GroupPatience, 10*time.Second)
 	fill(&config.Connections, 10_000)
 	fill(&config.ConnectionsPerAddress, 1_000)
 	fill(&config.NewConnectionsPerAddress, 100)
@@ -237,6 +247,8 @@ func (config Config) Validate() error {
 		{"stream.blocked_socket_timeout", config.BlockedSocketTimeout},
 		{"stream.metadata_wait", config.MetadataWait},
 		{"stream.request_timeout", config.RequestTimeout},
+		{"stream.consumer_update_timeout", config.ConsumerUpdateTimeout},
+		{"stream.group_patience", config.GroupPatience},
 	} {
 		if limit.value < 0 {
 			problems = append(problems, fmt.Errorf("%s is %s: use a positive time", limit.name, limit.value))

@@ -40,11 +40,16 @@ func (w *writer) deliver() (more bool, err error) {
 func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, err error) {
 	used, atEnd := 0, false
 	var broken error
+	reader := sub.reader // which another may follow once this turn is over
+	if sub.member != nil && w.session.broker.estranged() {
+		w.session.broker.held.Store(true)
+		credit, atEnd = 0, true
+	}
 	for used < credit && bytes < turnBytes && len(w.vectors) < vectorsMax {
 		commit, _ := sub.replica.Committed()
-		due := sub.reader.Offset()
-		view, ok, failure := sub.reader.Next(commit)
-		if jumps := sub.reader.Jumps(); jumps != sub.jumps && ok {
+		due := reader.Offset()
+		view, ok, failure := reader.Next(commit)
+		if jumps := reader.Jumps(); jumps != sub.jumps && ok {
 			w.session.overtaken(sub, jumps, due, view.Header.BaseOffset)
 		}
 		if failure != nil || !ok {
@@ -63,10 +68,10 @@ func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, e
 		}
 	}
 	if used == credit {
-		sub.reader.Rest()
+		reader.Rest()
 	}
 	if w.session.out.served(sub, used, seen, atEnd) {
-		sub.reader.Close()
+		reader.Close()
 	} else if broken != nil {
 		w.session.lost(sub, broken)
 	}

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"time"
 
 	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/replication"
@@ -33,6 +34,14 @@ type Directory interface {
 	CreateSuperStream(ctx context.Context, request CreateSuperStream) error
 	// DeleteSuperStream removes a super stream and its partitions.
 	DeleteSuperStream(ctx context.Context, vhost, name string) error
+	// ChangeGroups has members of this node join and leave groups, and say that
+	// they have stopped, in the order of the calls and without blocking. answered
+	// hears of each once View shows it, from any goroutine and with nothing held:
+	// the catalog's refusal, or another error where a join could not be brought
+	// to an end. What is no join is seen through.
+	ChangeGroups(changes []catalog.GroupChange, answered func(change int, err error))
+	// Contact is how long ago this node heard last from the metadata's leader.
+	Contact() time.Duration
 }
 
 // CreateStream is what a client wants created.

@@ -32,4 +32,6 @@
 //     a later one with the same number.
 //   - Rights are looked at where the client is connected, and nowhere else.
 //   - Each Deliver costs one credit and no Deliver goes out without one.
+//   - A member of a group that is not active gets nothing, and nothing behind the
+//     ConsumerUpdate that ends its turn (groups.go).
 package broker

@@ -30,7 +30,6 @@ var (
 	errNoOffset          = errors.New("no offset")
 	errAlarm             = errors.New("publishers are held up by an alarm")
 	errPartitions        = errors.New("partitions of the super stream are wrong")
-	errGroups            = errors.New("single active consumers are not served by this version")
 	errNameMissing       = errors.New("a single active consumer needs a name")
 	errArguments         = errors.New("too many arguments")
 	errStreams           = errors.New("the cluster has as many streams as stream.streams_per_node allows")
@@ -66,7 +65,7 @@ var codes = []struct {
 	{errReferenceInUse, wire.CodePreconditionFailed},
 	{errPublisherInUse, wire.CodePreconditionFailed},
 	{errAlarm, wire.CodePreconditionFailed},
-	{errGroups, wire.CodePreconditionFailed},
+	{catalog.ErrGroupDiffers, wire.CodePreconditionFailed},
 	{errPartitions, wire.CodePreconditionFailed},
 	{errNameMissing, wire.CodePreconditionFailed},
 	{errArguments, wire.CodePreconditionFailed},

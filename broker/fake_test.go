@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/cluster/catalog"
@@ -31,6 +32,13 @@ type fakeNode struct {
 	replicas  map[chunk.Incarnation]*fakeReplica
 	passwords map[string]string
 	gone      map[string]bool // nodes that are not up
+
+	// Changes of groups are carried out one after the other, but not while held.
+	groupChanges chan func()
+	groupHold    sync.Mutex
+	commands     int           // of groups
+	contact      time.Duration // since the metadata's leader was heard
+	broken       error         // what changes of groups meet
 }
 
 func newFakeNode(t testing.TB, fs vfs.FS, dir string) *fakeNode {
@@ -46,7 +54,17 @@ func newFakeNode(t testing.TB, fs vfs.FS, dir string) *fakeNode {
 		replicas:  map[chunk.Incarnation]*fakeReplica{},
 		passwords: map[string]string{},
 		gone:      map[string]bool{},
+
+		groupChanges: make(chan func(), 1024),
 	}
+	t.Cleanup(func() { close(n.groupChanges) })
+	go func() {
+		for change := range n.groupChanges {
+			n.groupHold.Lock()
+			change()
+			n.groupHold.Unlock()
+		}
+	}()
 	n.do(t, &catalog.PutNode{ID: nodeName, Disk: "d"})
 	n.do(t, &catalog.CreateVHost{Name: "/"})
 	n.addUser(t, "guest", "guest")
@@ -86,13 +104,47 @@ func (n *fakeNode) apply(body catalog.Body) error {
 	return n.applyLocked(body)
 }
 
-func (n *fakeNode) applyLocked(body catalog.Body) error {
+func (n *fakeNode) applyLocked(body catalog.Body) error { return n.carryOutLocked(body).Err() }
+
+func (n *fakeNode) carryOutLocked(body catalog.Body) catalog.Result {
 	next, result, changes := n.state.Do(catalog.Command{At: 1, Body: body})
 	n.state = next
 	for _, told := range n.listeners {
 		told(changes)
 	}
-	return result.Err()
+	return result
+}
+
+func (n *fakeNode) ChangeGroups(changes []catalog.GroupChange, answered func(int, error)) {
+	n.groupChanges <- func() {
+		n.mu.Lock()
+		broken := n.broken
+		var result catalog.Result
+		if broken == nil {
+			n.commands++
+			result = n.carryOutLocked(&catalog.ChangeGroups{Changes: changes})
+		}
+		n.mu.Unlock()
+		for i := range changes {
+			if broken != nil {
+				answered(i, broken)
+				continue
+			}
+			answered(i, result.Outcomes[i].Err())
+		}
+	}
+}
+
+func (n *fakeNode) Contact() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.contact
+}
+
+func (n *fakeNode) setContact(d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.contact = d
 }
 
 func (n *fakeNode) View() *catalog.State {

@@ -52,6 +52,25 @@ func (n *realNode) CreateStream(ctx context.Context, request broker.CreateStream
 	return n.leadLocked(ctx, s)
 }
 
+// CreateSuperStream makes the partitions, then the super stream over them.
+func (n *realNode) CreateSuperStream(ctx context.Context, request broker.CreateSuperStream) error {
+	if err := n.fakeNode.CreateSuperStream(ctx, request); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, p := range request.Partitions {
+		s, _ := n.state.Stream(request.VHost, p.Stream)
+		if _, err := n.node.Open(replication.Stream{Incarnation: s.Incarnation, Name: s.Name}, true); err != nil {
+			return err
+		}
+		if err := n.leadLocked(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // lead elects this node's replica for the epoch that a stream is in.
 func (n *realNode) lead(t testing.TB, name string) {
 	t.Helper()

@@ -47,6 +47,8 @@ type Consumer struct {
 	Offset     int64
 	Lag        int64
 	Properties map[string]string
+	// Activity is up, or for a single active consumer single_active or waiting.
+	Activity string
 }
 
 // Connections lists the open connections by name, exact at the moment.
@@ -120,10 +122,21 @@ func (sub *subscription) describe() Consumer {
 	c := Consumer{
 		SubscriptionID: sub.id, Stream: sub.tie.stream.Name,
 		Credits: int(sub.creditsLeft.Load()), Consumed: sub.consumed.Load(),
-		Offset: sub.last.Load(), Properties: sub.properties,
+		Offset: sub.last.Load(), Properties: sub.properties, Activity: sub.activity(),
 	}
 	if c.Offset >= 0 {
 		c.Lag = max(0, int64(next)-1-c.Offset)
 	}
 	return c
+}
+
+// activity expects session.mu to be held.
+func (sub *subscription) activity() string {
+	switch {
+	case sub.member == nil:
+		return "up"
+	case sub.member.stage == active:
+		return "single_active"
+	}
+	return "waiting"
 }

@@ -68,6 +68,9 @@ type session struct {
 	publishers       map[uint8]*publisher
 	subscriptions    map[uint8]*subscription
 	ties             map[chunk.Incarnation]*tie
+	// updates are the ConsumerUpdates that wait for an answer, by correlation id.
+	updates    map[uint32]*subscription
+	nextUpdate uint32
 }
 
 // newSession makes a connection's; settings are nil on the plain port.
@@ -82,6 +85,7 @@ func newSession(b *Broker, conn net.Conn, settings *tls.Config, t *ticket) *sess
 		publishers:    map[uint8]*publisher{},
 		subscriptions: map[uint8]*subscription{},
 		ties:          map[chunk.Incarnation]*tie{},
+		updates:       map[uint32]*subscription{},
 	}
 	if settings != nil {
 		s.secure(settings)

@@ -14,6 +14,7 @@ type counters struct {
 	delivered, deliveredChunks     atomic.Uint64
 	sentBytes, receivedBytes       atomic.Uint64
 	cutConsumers, overtaken        atomic.Uint64
+	unanswered                     atomic.Uint64
 	publishers, consumers, blocked atomic.Int64 // now
 	answers                        [codesCounted]atomic.Uint64
 }
@@ -40,6 +41,7 @@ type Stats struct {
 	Refused      uint64 // connections, by a limit
 	FailedLogins uint64
 	CutConsumers uint64 // connections that did not read
+	Unanswered   uint64 // connections whose single active consumer did not answer in time
 	Overtaken    uint64 // times that retention took what a subscription had not read
 
 	Published       uint64 // records
@@ -61,7 +63,7 @@ func (b *Broker) Stats() Stats {
 	s := Stats{
 		Publishers: int(c.publishers.Load()), Consumers: int(c.consumers.Load()), Blocked: int(c.blocked.Load()),
 		Accepted: c.accepted.Load(), Opened: c.opened.Load(), Refused: c.refused.Load(), FailedLogins: c.failedLogins.Load(),
-		CutConsumers: c.cutConsumers.Load(), Overtaken: c.overtaken.Load(),
+		CutConsumers: c.cutConsumers.Load(), Unanswered: c.unanswered.Load(), Overtaken: c.overtaken.Load(),
 		Published: c.published.Load(), Confirmed: c.confirmed.Load(), Errored: c.errored.Load(),
 		Delivered: c.delivered.Load(), DeliveredChunks: c.deliveredChunks.Load(),
 		SentBytes: c.sentBytes.Load(), ReceivedBytes: c.receivedBytes.Load(),

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -27,13 +28,21 @@ type subscription struct {
 	properties map[string]string
 	matcher    chunk.Matcher
 	filtered   bool
+	// member is its part in a group; nil: it is not in one.
+	member *membership
 
 	// Guarded by session.out.mu.
 	phase  phase
 	credit int
 	closed bool
+	// attached: it is delivered to. A member of a group is while it is active.
+	attached bool
+	// farewell goes out behind the turn that is running, which is the last one
+	// with this reader.
+	farewell wire.Command
 
-	// The writer's own while the phase is running.
+	// The writer's own while the phase is running; else guarded by session.out.mu.
+	// Nil while a member of a group is not active.
 	reader  *segstore.Reader
 	jumps   uint64    // of the reader that were noted
 	notedAt time.Time // when a jump was last logged
@@ -54,10 +63,11 @@ const (
 
 // The properties of a subscription that mean something.
 const (
-	propertyName      = "name"
-	propertySAC       = "single-active-consumer"
-	propertyFilter    = "filter."
-	propertyUnmatched = "match-unfiltered"
+	propertyName        = "name"
+	propertySAC         = "single-active-consumer"
+	propertySuperStream = "super-stream"
+	propertyFilter      = "filter."
+	propertyUnmatched   = "match-unfiltered"
 )
 
 const (
@@ -69,13 +79,22 @@ const (
 
 func (s *session) subscribe(q *wire.Subscribe) error {
 	sub, err := s.addSubscription(q)
-	if err != nil {
+	if err == nil && sub.member != nil {
+		err = s.join(sub)
+	}
+	switch {
+	case errors.Is(err, errGroupUnknown), errors.Is(err, errLeaving), errors.Is(err, errEnded):
+		return err
+	case err != nil:
 		s.refuse(q, err)
 		return nil
 	}
 	s.respond(q.Key(), q.Correlation, wire.CodeOK)
 	// Only now, so that the answer leaves before the first Deliver.
 	s.out.start(sub, min(int(q.Credit), s.limits.Credit))
+	if sub.member != nil {
+		s.welcome(sub)
+	}
 	return nil
 }
 
@@ -85,7 +104,7 @@ func (s *session) addSubscription(q *wire.Subscribe) (*subscription, error) {
 	count := len(s.subscriptions)
 	_, used := s.subscriptions[q.SubscriptionID]
 	s.mu.Unlock()
-	name, named := q.Properties.Get(propertyName)
+	name, _ := q.Properties.Get(propertyName)
 	mayRead := s.may(catalog.Read, q.Stream)
 	switch {
 	case count >= s.limits.Subscriptions:
@@ -108,29 +127,26 @@ func (s *session) addSubscription(q *wire.Subscribe) (*subscription, error) {
 	if err != nil {
 		return nil, err
 	}
-	sac, _ := q.Properties.Get(propertySAC)
-	switch {
-	case used:
-		err = errSubscriptionInUse
-	case sac == "true" && !named:
-		err = errNameMissing
-	case sac == "true":
-		err = errGroups
+	var member *membership
+	if err = errSubscriptionInUse; !used {
+		member, err = s.membershipOf(q)
 	}
 	if err != nil {
 		s.abandon(t)
 		return nil, err
 	}
-	return s.openSubscription(q, t, replica)
+	return s.openSubscription(q, t, replica, member)
 }
 
-func (s *session) openSubscription(q *wire.Subscribe, t *tie, replica Replica) (*subscription, error) {
-	reader, err := replica.Attach(placeOf(q.Offset))
-	if err != nil {
-		s.abandon(t)
-		return nil, err
+func (s *session) openSubscription(q *wire.Subscribe, t *tie, replica Replica, member *membership) (*subscription, error) {
+	sub := &subscription{session: s, id: q.SubscriptionID, tie: t, replica: replica, properties: shown(q.Properties), member: member}
+	if member == nil { // a member reads once it is active
+		var err error
+		if sub.reader, err = replica.Attach(placeOf(q.Offset)); err != nil {
+			s.abandon(t)
+			return nil, err
+		}
 	}
-	sub := &subscription{session: s, id: q.SubscriptionID, tie: t, replica: replica, reader: reader, properties: shown(q.Properties)}
 	sub.matcher, sub.filtered = matcherOf(q.Properties)
 	sub.last.Store(-1)
 	if !s.attach(t, func() {
@@ -140,7 +156,9 @@ func (s *session) openSubscription(q *wire.Subscribe, t *tie, replica Replica) (
 			t.unwatch = replica.Watch(t.advanced)
 		}
 	}) {
-		reader.Close()
+		if sub.reader != nil {
+			sub.reader.Close()
+		}
 		return nil, errStreamMissing
 	}
 	s.broker.stats.consumers.Add(1)
@@ -206,7 +224,12 @@ func (s *session) credit(q *wire.Credit) error {
 		s.answer(&wire.CreditResponse{Code: wire.CodeSubscriptionIDDoesNotExist, SubscriptionID: q.SubscriptionID})
 		return nil
 	}
-	s.out.allow(sub, int(q.Credit), s.limits.Credit)
+	if s.out.allow(sub, int(q.Credit), s.limits.Credit) || sub.member == nil {
+		return nil
+	}
+	// It counts all the same, once the member is active.
+	s.broker.stats.count(wire.CodePreconditionFailed)
+	s.answer(&wire.CreditResponse{Code: wire.CodePreconditionFailed, SubscriptionID: q.SubscriptionID})
 	return nil
 }
 
@@ -228,18 +251,24 @@ func (s *session) unsubscribe(q *wire.Unsubscribe) error {
 	return nil
 }
 
-// close ends deliveries; the subscription's id is free already. What the writer
-// holds of it the writer closes.
+// close ends deliveries, and the part in a group; the subscription's id is free
+// already.
 func (sub *subscription) close() {
-	if sub.session.out.leave(sub) {
-		sub.reader.Close()
+	sub.closeAlone()
+	sub.session.broker.leaveGroups(sub)
+}
+
+// closeAlone is close without the group. What the writer holds of the
+// subscription the writer closes.
+func (sub *subscription) closeAlone() {
+	if reader := sub.session.out.leave(sub); reader != nil {
+		reader.Close()
+	}
+	if sub.member != nil {
+		sub.session.ignore(sub)
 	}
 	sub.session.broker.stats.consumers.Add(-1)
 }
-
-// consumerUpdated takes the answer to a ConsumerUpdate. None is ever asked while
-// groups are not served, and answers that nothing waits for are ignored.
-func (s *session) consumerUpdated(*wire.ConsumerUpdateResponse) error { return nil }
 
 // advanced hears that the stream has new committed records. It is called from a
 // replica's turn.
@@ -257,37 +286,57 @@ func (t *tie) advanced() {
 	}
 }
 
-// start lets a subscription be delivered to.
+// start gives a subscription its credit and lets it be delivered to, if it has a
+// reader.
 func (o *outbox) start(sub *subscription, credit int) {
 	o.mu.Lock()
 	if !sub.closed {
 		sub.credit = credit
 		sub.creditsLeft.Store(int64(credit))
-		sub.tie.readers = append(sub.tie.readers, sub)
-		o.enqueueLocked(sub)
+		if sub.reader != nil {
+			o.startLocked(sub)
+		}
 	}
 	o.mu.Unlock()
 	signal(o.wake)
 }
 
-// allow adds credit, up to the most that a subscription may have.
-func (o *outbox) allow(sub *subscription, credit, most int) {
+func (o *outbox) startLocked(sub *subscription) {
+	sub.attached = true
+	sub.tie.readers = append(sub.tie.readers, sub)
+	o.enqueueLocked(sub)
+}
+
+// allow adds credit, up to the most that a subscription may have, and says
+// whether it is delivered to.
+func (o *outbox) allow(sub *subscription, credit, most int) (attached bool) {
 	o.mu.Lock()
 	sub.credit = min(sub.credit+credit, most)
 	sub.creditsLeft.Store(int64(sub.credit))
 	woken := o.enqueueLocked(sub)
+	attached = sub.attached
 	o.mu.Unlock()
 	if woken {
 		signal(o.wake)
 	}
+	return attached
 }
 
-// leave takes a subscription out. It says whether its reader is now the
-// caller's to close; else the writer is using it and will.
-func (o *outbox) leave(sub *subscription) bool {
+// leave takes a subscription out for good. It returns its reader if that is now
+// the caller's to close; else the writer is using it and will.
+func (o *outbox) leave(sub *subscription) *segstore.Reader {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	sub.closed = true
+	if !o.leaveLocked(sub) {
+		return nil
+	}
+	return sub.reader
+}
+
+// leaveLocked ends deliveries, but for a turn that is running: then it says false.
+func (o *outbox) leaveLocked(sub *subscription) bool {
+	sub.attached = false
 	sub.tie.readers = without(sub.tie.readers, sub)
 	if sub.phase == queued {
 		o.ready = without(o.ready, sub)
@@ -307,7 +356,7 @@ func without(list []*subscription, sub *subscription) []*subscription {
 
 // enqueueLocked puts an idle subscription with credit behind those that wait.
 func (o *outbox) enqueueLocked(sub *subscription) bool {
-	if sub.phase != idle || sub.credit == 0 || sub.closed || o.dead {
+	if sub.phase != idle || sub.credit == 0 || sub.closed || !sub.attached || o.dead {
 		return false
 	}
 	sub.phase = queued
@@ -331,8 +380,9 @@ func (o *outbox) next() (sub *subscription, credit int, seen uint64) {
 }
 
 // served ends a subscription's turn, in which it used some credit. It waits
-// again where it came to the end of what was committed when its turn began.
-func (o *outbox) served(sub *subscription, used int, seen uint64, atEnd bool) (closed bool) {
+// again where it came to the end of what was committed when its turn began. over:
+// that was its last turn with this reader.
+func (o *outbox) served(sub *subscription, used int, seen uint64, atEnd bool) (over bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	sub.credit -= used
@@ -341,5 +391,13 @@ func (o *outbox) served(sub *subscription, used int, seen uint64, atEnd bool) (c
 	if !atEnd || sub.tie.advances != seen {
 		o.enqueueLocked(sub)
 	}
-	return sub.closed
+	if sub.farewell == nil || sub.closed {
+		return sub.closed
+	}
+	if !o.dead {
+		o.answers = wire.Append(o.answers, sub.farewell)
+		signal(o.wake)
+	}
+	sub.farewell, sub.reader = nil, nil
+	return true
 }

@@ -1,6 +1,9 @@
 package broker
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/millrace/millrace/cluster/catalog"
 	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/wire"
@@ -144,9 +147,7 @@ func (s *session) dropTie(incarnation chunk.Incarnation, lost loss) {
 	for _, p := range publishers {
 		p.close()
 	}
-	for _, sub := range subscriptions {
-		sub.close()
-	}
+	s.closeAll(subscriptions)
 	if told {
 		s.broker.stats.count(wire.CodeStreamNotAvailable)
 		s.out.notify(&wire.MetadataUpdate{Code: wire.CodeStreamNotAvailable, Stream: t.stream.Name})
@@ -156,7 +157,7 @@ func (s *session) dropTie(incarnation chunk.Incarnation, lost loss) {
 // giveUp drops everything that the connection has. Nobody is told: it ends.
 func (s *session) giveUp() {
 	s.mu.Lock()
-	publishers, subscriptions := s.publishers, s.subscriptions
+	publishers, subscriptions := s.publishers, slices.Collect(maps.Values(s.subscriptions))
 	s.publishers, s.subscriptions = map[uint8]*publisher{}, map[uint8]*subscription{}
 	for _, t := range s.ties {
 		t.publishers, t.subscriptions, t.consulted, t.making = 0, 0, false, 0
@@ -166,9 +167,15 @@ func (s *session) giveUp() {
 	for _, p := range publishers {
 		p.close()
 	}
+	s.closeAll(subscriptions)
+}
+
+// closeAll closes subscriptions that have their ids no more.
+func (s *session) closeAll(subscriptions []*subscription) {
 	for _, sub := range subscriptions {
-		sub.close()
+		sub.closeAlone()
 	}
+	s.broker.leaveGroups(subscriptions...)
 }
 
 // streamChanged follows a stream's change in the catalog. Publishers are bound to

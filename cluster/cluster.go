@@ -43,6 +43,9 @@ type Config struct {
 	// LowChanged, if given, hears that Low answers something else of other nodes.
 	// It must not block.
 	LowChanged func()
+	// GroupPatience is after how long out of contact a node's single active
+	// consumers are passed over; default 10 s.
+	GroupPatience time.Duration
 	// Joins is how a node without data comes to its cluster.
 	Joins Joins
 	Log   hclog.Logger // nil is silence
@@ -62,6 +65,7 @@ type Cluster struct {
 	creates *creates
 	wishes  *wishes
 	ends    *ends
+	groups  *groups
 	voters  *voters
 	spread  *spread
 	prover  *prover
@@ -101,6 +105,9 @@ func Open(ctx context.Context, config Config) (*Cluster, error) {
 	}
 	if config.Log == nil {
 		config.Log = hclog.NewNullLogger()
+	}
+	if config.GroupPatience == 0 {
+		config.GroupPatience = 10 * time.Second
 	}
 	if config.Fencer == nil || config.Node == "" || config.Dir == "" {
 		return nil, errors.New("cluster: a data directory, a node name and a Fencer are needed")
@@ -145,7 +152,7 @@ func prepare(config Config) (*Cluster, error) {
 	c := &Cluster{
 		lows:   lows{of: map[protocol.NodeID]bool{}},
 		config: config, boot: draw(), id: id, log: config.Log.Named("cluster"), prover: newProver(),
-		creates: newCreates(), wishes: newWishes(config.Node), ends: newEnds(), voters: newVoters(), spread: newSpread(),
+		creates: newCreates(), wishes: newWishes(config.Node), ends: newEnds(), groups: newGroups(), voters: newVoters(), spread: newSpread(),
 	}
 	if c.book, err = openBook(config.Dir); err != nil {
 		return nil, err
@@ -213,6 +220,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	c.tasks.Go(c.create)
 	c.tasks.Go(c.carry)
 	c.tasks.Go(c.carryEnds)
+	c.tasks.Go(c.carryGroups)
 	c.tasks.Go(c.tend)
 	c.tasks.Go(c.keepSnapshots)
 	if c.gossip != nil {
@@ -340,6 +348,7 @@ func (c *Cluster) see(node protocol.NodeID, presence catalog.Presence) {
 	c.log.Info("a node came or went", "node", node, "now", presence.String())
 	c.coord.see(node, presence)
 	c.voters.nudge()
+	c.groups.nudgeReach()
 }
 
 // Close stops this node's part in order; the next Open finds all again.

@@ -78,6 +78,7 @@ func (c *Cluster) lead() {
 				reign.Go(func() { c.coord.run(ctx) })
 				reign.Go(func() { c.voters.run(ctx, c) })
 				reign.Go(func() { c.spread.run(ctx, c) })
+				reign.Go(func() { c.tendGroups(ctx) })
 			}
 		case <-c.done.Done():
 			end()

@@ -26,6 +26,8 @@ import (
 type town struct {
 	t      *testing.T
 	secret byte
+	// groupPatience is its nodes'; 0 is the default.
+	groupPatience time.Duration
 
 	mu    sync.Mutex // guards houses
 	sites map[protocol.NodeID]*site
@@ -107,6 +109,7 @@ func (s *site) open(ctx context.Context, l net.Listener, joins Joins) error {
 		Dir: s.dir, Node: s.name, Endpoints: catalog.Endpoints{Stream: "stream-of-" + string(s.name), Node: l.Addr().String()},
 		Users:  []catalog.User{{Name: "guest", Hash: guestHash}},
 		Fencer: faraway{s.town}, Network: n, Joins: joins, Log: s.log, Gossip: s.gossip, LowChanged: s.lowChanged,
+		GroupPatience: s.town.groupPatience,
 	})
 	if err != nil {
 		n.close()

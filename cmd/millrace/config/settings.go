@@ -50,6 +50,8 @@ var settings = []setting{
 	{"stream.blocked_socket_timeout", "how long a client may leave its socket full before it is cut", true, func(c *Config) any { return &c.Broker.BlockedSocketTimeout }},
 	{"stream.metadata_wait", "how long Metadata waits for a stream's leader", true, func(c *Config) any { return &c.Broker.MetadataWait }},
 	{"stream.request_timeout", "how long a command may wait inside the node", true, func(c *Config) any { return &c.Broker.RequestTimeout }},
+	{"stream.consumer_update_timeout", "how long a single active consumer may take to answer before it loses its turn", true, func(c *Config) any { return &c.Broker.ConsumerUpdateTimeout }},
+	{"stream.group_patience", "how long a node may be out of contact before its single active consumers are passed over; the same on all nodes", true, func(c *Config) any { return &c.Broker.GroupPatience }},
 	{"stream.connections", "connections of the node", true, func(c *Config) any { return &c.Broker.Connections }},
 	{"stream.connections_per_address", "connections of one address other than loopback", true, func(c *Config) any { return &c.Broker.ConnectionsPerAddress }},
 	{"stream.new_connections_per_address", "new connections a second of one address other than loopback", true, func(c *Config) any { return &c.Broker.NewConnectionsPerAddress }},

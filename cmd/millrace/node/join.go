@@ -127,7 +127,7 @@ func (s sessions) Traffic() admin.Traffic {
 	stats := s.Stats()
 	t := admin.Traffic{
 		Published: stats.Published, Confirmed: stats.Confirmed, Refused: stats.Errored, Delivered: stats.Delivered,
-		DeliveredBytes: stats.SentBytes, Blocked: stats.Blocked, Overtaken: stats.Overtaken, Refusals: map[uint16]uint64{},
+		DeliveredBytes: stats.SentBytes, Blocked: stats.Blocked, Unanswered: stats.Unanswered, Overtaken: stats.Overtaken, Refusals: map[uint16]uint64{},
 	}
 	for code, n := range stats.Errors {
 		t.Refusals[uint16(code)] = n

@@ -247,9 +247,10 @@ func (n *Node) openCluster(ctx context.Context) error {
 		Endpoints: catalog.Endpoints{Stream: n.addresses.Advertised, StreamTLS: n.addresses.AdvertisedTLS, HTTP: n.addresses.HTTP, Node: n.nodeAddress},
 		Users:     n.firstUsers(),
 		Fencer:    fences, Registered: n.residents.registered,
-		Joins:      cluster.Joins{Addresses: n.config.Join, Expect: n.config.BootstrapExpect},
-		LowChanged: n.lowChanged,
-		Log:        n.log,
+		Joins:         cluster.Joins{Addresses: n.config.Join, Expect: n.config.BootstrapExpect},
+		LowChanged:    n.lowChanged,
+		GroupPatience: n.config.Broker.GroupPatience,
+		Log:           n.log,
 	}
 	if n.mux != nil {
 		config.Network = peers{n}
