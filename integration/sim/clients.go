@@ -368,24 +368,10 @@ func (s *sink) Failed(_ *replication.Batch, err error) {
 	}
 	w.log("failed", "%s ids %d to %d: %v", s.p, s.messages[0].id, s.messages[len(s.messages)-1].id, err)
 	w.after(w.between(100, 3*millisecond), func() {
-		if errors.Is(err, replication.ErrBacklog) {
-			s.giveUp()
-		}
 		s.c.dead = true
 		if s.p.reference == "" && s.p.conn == s.c {
 			s.p.hangUp()
 		}
-	})
-}
-
-// giveUp forgets what a leader had no room for, if later ids were sent behind it:
-// these may have found room, and an id must not come behind a higher one, where
-// it would count as stored.
-func (s *sink) giveUp() {
-	last := s.messages[len(s.messages)-1].id
-	later := slices.ContainsFunc(s.p.pending, func(m message) bool { return m.id > last })
-	s.p.pending = slices.DeleteFunc(s.p.pending, func(m message) bool {
-		return later && slices.Contains(s.messages, m)
 	})
 }
 
