@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -26,6 +27,7 @@ func (w *World) plan() {
 		{o.rotEvery, w.rotOne}, {o.journalEvery, w.loseJournalOne}, {o.clockEvery, w.setClockOne},
 		{o.recreateEvery, w.recreateOne}, {o.strandEvery, w.strandOne}, {o.visitEvery, w.visit},
 		{o.drainEvery, w.drainOne}, {o.balanceEvery, w.balanceOne}, {o.leaveEvery, w.leaveOne},
+		{o.replaceEvery, w.replaceOne},
 	} {
 		if f.every > 0 {
 			w.again(f.every, f.do)
@@ -226,20 +228,26 @@ func (n *node) heal() {
 	n.rules = nil
 }
 
-// wipeOne empties a node's disk, if the others can do without it.
+// wipeOne empties a node's disk, if a majority can do without it. The others need
+// not hold all that is committed: a majority without the emptied one, which counts
+// for nothing (D1), has one among it that does.
 func (w *World) wipeOne() {
 	n := w.anyNode()
-	if len(w.nodes) < 3 || !n.up || !w.mayWipe(n) {
+	if len(w.nodes) < 3 || !n.up || !w.maySpareDisk(n) {
 		return
 	}
+	w.wipe(n)
+}
+
+func (w *World) wipe(n *node) {
 	w.log("wipe", "%s", n.id)
 	w.wiped = w.now
 	w.empty(n)
 }
 
-// mayWipe: more copies must not be lost than a majority can do without. A wipe
-// is taken only where every member counts and nobody else is down.
-func (w *World) mayWipe(n *node) bool {
+// maySpareDisk: no more copies must be lost than a majority can do without. That is
+// one, where every member counts and nobody else is down.
+func (w *World) maySpareDisk(n *node) bool {
 	for _, other := range w.nodes {
 		if _, member := w.raft.truth.Node(other.id); !other.up || !other.entered || other.meta.emptied || !member {
 			return false
@@ -250,7 +258,7 @@ func (w *World) mayWipe(n *node) bool {
 	}
 	for _, s := range w.living() {
 		c, ok := w.raft.truth.Incarnation(s.inc)
-		if !ok || !c.Led() {
+		if !ok {
 			return false
 		}
 		for _, r := range c.Replicas {
@@ -260,6 +268,53 @@ func (w *World) mayWipe(n *node) bool {
 			if _, holds := c.Replica(n.id); holds && len(c.Replicas) < 3 {
 				return false
 			}
+		}
+	}
+	return true
+}
+
+// replaceOne empties the disk of one of the few that a commit rests on: beside it
+// and the leader only so many replicas hear the leader as a majority takes. Then
+// the leader goes too. If who comes back with nothing counted (D1), it and those
+// that have heard nothing would be a majority.
+func (w *World) replaceOne() {
+	s := w.anyStream()
+	c, ok := w.raft.truth.Incarnation(s.inc)
+	if !ok || !c.Led() || len(c.Replicas) < 3 {
+		return
+	}
+	leader := w.node(c.Leader.Node)
+	others := slices.DeleteFunc(slices.Clone(c.Replicas), func(r catalog.Replica) bool { return r.Node == leader.id })
+	w.rng.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	n, d := w.node(others[0].Node), w.between(500*millisecond, 2*second)
+	for _, r := range others[c.Configuration().Quorum()-1:] {
+		l := w.link(leader, w.node(r.Node))
+		w.cut(l, 0, d)
+		w.cut(l, 1, d)
+	}
+	w.after(w.between(10*millisecond, 200*millisecond), func() {
+		if !w.calm && n.up && w.maySpareDisk(n) {
+			w.wipe(n)
+			w.after(w.between(100*millisecond, second), func() {
+				if !w.calm && leader.up {
+					leader.crash()
+				}
+			})
+		}
+	})
+}
+
+// mayDamage: all others also hold durably what is committed, and a leader is there.
+func (w *World) mayDamage(n *node) bool {
+	if !w.maySpareDisk(n) {
+		return false
+	}
+	for _, s := range w.living() {
+		c, _ := w.raft.truth.Incarnation(s.inc)
+		if !c.Led() {
+			return false
+		}
+		for _, r := range c.Replicas {
 			if r.Node != n.id && !w.holdsAll(w.node(r.Node), s) {
 				return false
 			}
@@ -274,7 +329,7 @@ func (w *World) mayWipe(n *node) bool {
 func (w *World) rotOne() {
 	n := w.rotten
 	if n == nil {
-		if n = w.anyNode(); len(w.nodes) < 3 || !n.up || !w.mayWipe(n) {
+		if n = w.anyNode(); len(w.nodes) < 3 || !n.up || !w.mayDamage(n) {
 			return
 		}
 	}
@@ -339,7 +394,7 @@ func (w *World) rotOne() {
 // can do without the node.
 func (w *World) loseJournalOne() {
 	n := w.anyNode()
-	if len(w.nodes) < 3 || !n.up || !w.mayWipe(n) {
+	if len(w.nodes) < 3 || !n.up || !w.mayDamage(n) {
 		return
 	}
 	w.reach(markJournalLost)

@@ -34,6 +34,7 @@ type options struct {
 	handoverEvery, doubtEvery, diskEvery, wipeEvery         int64
 	rotEvery, journalEvery, clockEvery, recreateEvery       int64
 	strandEvery, drainEvery, balanceEvery, leaveEvery       int64
+	replaceEvery                                            int64
 	midTurnPerMille                                         int // of crashes
 	downMax                                                 int64
 	policy                                                  vfs.Policy
@@ -201,6 +202,9 @@ func (w *World) drawFaults() {
 	rate(&o.latePerMille, 500)
 	rate(&o.metaLossPerMille, 100)
 	rate(&o.midTurnPerMille, 1000)
+	if o.nodes > 1 && w.seed%8 == 5 { // not drawn: the other seeds stay what they were
+		o.replaceEvery = w.between(500*millisecond, 3*second)
+	}
 }
 
 func (w *World) drawPolicy() vfs.Policy {
