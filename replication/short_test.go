@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
+	"github.com/millrace/millrace/segstore/chunk"
 	"github.com/millrace/millrace/segstore/vfs"
 )
 
@@ -114,6 +115,73 @@ func TestShort_barrierOnAFullDisk(t *testing.T) {
 	s.link(leader.config.ID, false)
 	if got := len(s.lead(2, others[1], others[0]).records()); got != 10 {
 		t.Errorf("%d records, want 10", got)
+	}
+}
+
+// TestShort_oneGoneOneFull: the leader is gone, one follower's disk is at its floor
+// and lacks chunks, or takes not a byte. There is no majority with room: who leads
+// has publishers wait and newcomers refused, readers go on, and with room all goes
+// on by itself.
+func TestShort_oneGoneOneFull(t *testing.T) {
+	for name, free := range map[string]int64{"at its floor": 1<<20 - 1, "not a byte": 0} {
+		t.Run(name, func(t *testing.T) {
+			s := newShortDisks(t)
+			old := s.lead(1, "n1", "n2", "n3")
+			p := old.declare("p")
+			old.publish(p, numbered(1, 10, 1000)...)
+			s.agree(old, "n1", "n2", "n3")
+			s.leave("n3", free)
+			old.publish(p, numbered(11, 10, 1000)...) // n2 is a majority with it
+			s.agree(old, "n2")
+			s.link("n1", false)
+			s.neighbours["n1"].Store(uint32(NeighbourGone))
+			s.neighbours["n3"].Store(uint32(NeighbourLow))
+			n2 := s.nodes["n2"]
+			elect := func(epoch chunk.Epoch) bool {
+				reports := []protocol.Report{n2.fence(epoch)}
+				full := s.nodes["n3"].node.Fence(n2.context(), []FenceRequest{{streamUnderTest, epoch}})[0]
+				if full.Err != nil {
+					return false
+				}
+				d := protocol.SelectLeader(epoch, append(reports, full.Report), s.config)
+				if d.Kind != protocol.Elected || d.Node != "n2" {
+					t.Fatalf("election of epoch %d: %+v", epoch, d)
+				}
+				n2.must(n2.node.Assign(n2.context(), protocol.Assignment{
+					Stream: streamUnderTest, Epoch: epoch, Node: "n2", Run: d.Run, Replicas: s.config,
+				}, &d.Inheritance))
+				return true
+			}
+			epoch := chunk.Epoch(2)
+			elected := elect(epoch)
+			if free > 0 != elected {
+				t.Fatalf("n3 took part in the election: %v", elected)
+			}
+			if elected {
+				until(t, "newcomers are refused", func() bool { _, err := n2.replica.Declare("late"); return errors.Is(err, ErrStarved) })
+			} else if _, err := n2.replica.Declare("late"); !errors.Is(err, ErrNotLeader) {
+				t.Errorf("without a leader a newcomer hears %v", err)
+			}
+			if st := n2.replica.Stats(); elected && st.Role != RoleElected {
+				t.Errorf("%v leads without a majority", st.Role)
+			}
+			if got := len(n2.records()); got != 20 {
+				t.Errorf("readers get %d records, want 20", got)
+			}
+			s.leave("n3", 4<<20)
+			s.neighbours["n3"].Store(uint32(NeighbourWell))
+			n2.node.DisksChanged()
+			until(t, "it leads", func() bool { // as a coordinator that asks again
+				if !elected {
+					epoch++
+					elected = elect(epoch)
+				}
+				return elected && n2.replica.Stats().Role == RoleLeading
+			})
+			until(t, "newcomers are taken", func() bool { _, err := n2.replica.Declare("late"); return err == nil })
+			n2.publish(n2.declare("p"), numbered(21, 10, 1000)...)
+			s.agree(n2, "n3")
+		})
 	}
 }
 
