@@ -76,6 +76,7 @@ type Cluster struct {
 	neighbours neighbours
 	presence   *presence
 	lows       lows
+	deletions  deletions
 	turn       atomic.Uint32 // whom to ask where the leader is not known
 	started    atomic.Bool   // meta is there
 	entered    atomic.Bool   // this node is a member, with all of the past applied
@@ -172,6 +173,7 @@ func prepare(config Config) (*Cluster, error) {
 	c.meta.told.add(c.coord.changed)
 	c.meta.told.add(c.wishes.changed)
 	c.meta.told.add(c.nodesChanged)
+	c.meta.told.add(c.deletions.changed)
 	c.methods = map[uint16]serve{
 		methodPropose: method(c.proposeHere), methodCreate: method(c.createHere), methodCreateSuper: method(c.createSuperHere),
 		methodAwait: method(c.awaitHere), methodOver: method(c.overHere), methodEnter: method(c.enterHere),

@@ -324,6 +324,34 @@ func TestLeaderOver_givesANewEpoch(t *testing.T) {
 	}
 }
 
+// What was deleted is known behind a restart too, as far as raft's log goes; what
+// never was, is not called deleted.
+func TestDeleted_behindARestart(t *testing.T) {
+	dir, disk := t.TempDir(), newDisk()
+	c := open(t, dir, newReplicas(disk, 1))
+	create(t, c, "s")
+	create(t, c, "kept")
+	s, _ := c.View().Stream("/", "s")
+	kept, _ := c.View().Stream("/", "kept")
+	if c.Deleted(s.Incarnation) {
+		t.Error("deleted before it was")
+	}
+	if err := c.DeleteStream(within(t), "/", "s"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c = open(t, dir, newReplicas(disk, 2))
+	if err := c.Current(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if !c.Deleted(s.Incarnation) || c.Deleted(kept.Incarnation) || c.Deleted(s.Incarnation+1) {
+		t.Errorf("deleted: %v, one that is there: %v, one that never was: %v",
+			c.Deleted(s.Incarnation), c.Deleted(kept.Incarnation), c.Deleted(s.Incarnation+1))
+	}
+}
+
 func TestSubscribe_tellsInOrder(t *testing.T) {
 	c := open(t, t.TempDir(), newReplicas(newDisk(), 1))
 	var mu sync.Mutex

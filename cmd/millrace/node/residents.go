@@ -89,8 +89,8 @@ func newResidents(c *config.Config, store *segstore.Store, replicas *replication
 
 // follow hears of the catalog's changes from now on, starts what is placed here,
 // and, once the catalog here is current, puts away what is not: folders of
-// streams that the catalog does not know go to quarantine. They may be of a
-// catalog that was rolled back.
+// streams that the catalog does not know, and not as deleted either, go to
+// quarantine. They may be of a catalog that was rolled back.
 func (r *residents) follow(c *cluster.Cluster) {
 	r.mu.Lock()
 	r.meta = c
@@ -181,6 +181,8 @@ func (r *residents) putAway(c *cluster.Cluster) {
 		switch {
 		case known && r.holds(s):
 		case known:
+			r.giveUp(stream.Incarnation)
+		case c.Deleted(stream.Incarnation): // and the node was killed before it was through
 			r.giveUp(stream.Incarnation)
 		default:
 			r.log.Warn("a stream's folder is unknown to the metadata: moved to quarantine", "stream", stream.Incarnation.String())
