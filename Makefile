@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-cluster bench-tracking kill-test overtake overtake-long overtake-wire goclient goclient-long long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long namespaces-long company-long replicas-long operators-test refill-long
+.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-cluster bench-tracking kill-test overtake overtake-long overtake-wire goclient goclient-long long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long hostile-test namespaces-long company-long replicas-long operators-test refill-long
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -51,6 +51,8 @@ partition-long: ## the same in all 9 ways
 	PARTITIONS=9 go test ./integration -run '^TestPartition' -count 1 -timeout 30m -v
 operators-test: ## what people ask of a cluster of three: on any node, and while nodes are down
 	OPERATORS=1 go test ./integration -run '^TestOperators_' -count 1 -timeout 10m -v
+hostile-test: ## hostile bytes at the ports between nodes of three processes, by secret and by certificates; HOSTILE_PACKETS (50000) to gossip
+	HOSTILE=1 HOSTILE_PACKETS=$(or $(HOSTILE_PACKETS),50000) go test ./integration -run '^TestHostile_' -count 1 -timeout 15m -v
 namespaces-long: ## cuts, changes and founding on networks that lose what they do not carry (root, ip): NAMESPACES (12) ways to cut, NEMESIS_SECONDS (120)
 	NAMESPACES=$(or $(NAMESPACES),12) go test ./integration -run '^TestNamespaces_' -count 1 -timeout 30m -v
 company-long: ## five nodes killed and started MASS_RESTARTS (30) times, and two clusters that swap addresses

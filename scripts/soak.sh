@@ -27,6 +27,8 @@ while :; do
   run make cluster-long
   run make namespaces-long
   run make company-long
+  run make hostile-test HOSTILE_PACKETS=1000000
+  run make thousand-long THOUSAND=5000
   run make overtake-wire WIRE=600s
   run env FUZZTIME=60s scripts/fuzz.sh
   run make mutants

@@ -19,14 +19,19 @@ func StartTLSCluster(t testing.TB, n int, args ...string) *Cluster {
 	return startCluster(t, onLoopback(t, n, nil), certificates, args)
 }
 
+// certifiedCluster is the cluster that certificates name.
+const certifiedCluster = "harness"
+
 // certificates is the identity by a certificate for each node.
-func certificates(t testing.TB, dir string) func(node string) []string {
+func certificates(c *Cluster, dir string) func(node string) []string {
+	t := c.t
 	t.Helper()
-	const cluster = "harness"
+	const cluster = certifiedCluster
 	authority, err := link.NewAuthority(cluster, time.Now(), certificatesLast)
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.Authority = authority
 	write := func(name string, text []byte) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, text, 0o600); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace/millrace/admin"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/replication/link"
 )
 
 // Cluster is several nodes that found a cluster together, each a process with a
@@ -28,6 +29,9 @@ type Cluster struct {
 	// Ready is how long the start took, from the first process's start until the
 	// last node was ready.
 	Ready time.Duration
+	// Secret or Authority is what the nodes prove themselves by to each other.
+	Secret    []byte
+	Authority *link.Authority
 }
 
 // StartCluster starts n nodes n1, n2, … and waits until all are ready. More args
@@ -62,18 +66,19 @@ func StartClusterIn(t testing.TB, dirs []string, args ...string) *Cluster {
 	return startCluster(t, places, sharedSecret, args)
 }
 
-// identity makes what nodes prove themselves with to each other in dir, and
-// returns each node's arguments for it.
-type identity func(t testing.TB, dir string) func(node string) []string
+// identity makes what a cluster's nodes prove themselves with to each other in dir,
+// and returns each node's arguments for it.
+type identity func(c *Cluster, dir string) func(node string) []string
 
 // sharedSecret is the identity by one secret for all.
-func sharedSecret(t testing.TB, dir string) func(node string) []string {
-	t.Helper()
+func sharedSecret(c *Cluster, dir string) func(node string) []string {
+	c.t.Helper()
 	secret := filepath.Join(dir, "secret")
 	var random [32]byte
 	_, _ = rand.Read(random[:]) // never fails
-	if err := os.WriteFile(secret, []byte(hex.EncodeToString(random[:])+"\n"), 0o600); err != nil {
-		t.Fatal(err)
+	c.Secret = []byte(hex.EncodeToString(random[:]))
+	if err := os.WriteFile(secret, append(c.Secret, '\n'), 0o600); err != nil {
+		c.t.Fatal(err)
 	}
 	return func(string) []string { return []string{"--cluster-secret-file", secret} }
 }
@@ -121,7 +126,7 @@ func prepareCluster(t testing.TB, places []place, prove identity, args []string)
 	t.Helper()
 	dir := t.TempDir()
 	c := &Cluster{t: t}
-	proof := prove(t, dir)
+	proof := prove(c, dir)
 	var join []string
 	for _, p := range places {
 		join = append(join, p.advertised)
@@ -134,7 +139,7 @@ func prepareCluster(t testing.TB, places []place, prove identity, args []string)
 		}
 		c.Nodes = append(c.Nodes, &Node{
 			t: t, Name: name, DataDir: cmp.Or(p.dir, filepath.Join(dir, name)), log: &lockedBuffer{}, command: "server",
-			Stream: p.stream, HTTP: "http://" + p.http, Management: "http://localhost:0",
+			Stream: p.stream, HTTP: "http://" + p.http, Management: "http://localhost:0", Peers: p.node, Gossip: p.gossip,
 			enter: p.enter, where: where, args: slices.Concat(common, proof(name), args),
 		})
 	}
@@ -159,6 +164,7 @@ func SwapPlaces(a, b *Node) {
 	a.where, b.where = b.where, a.where
 	a.Stream, b.Stream = b.Stream, a.Stream
 	a.HTTP, b.HTTP = b.HTTP, a.HTTP
+	a.Peers, b.Peers, a.Gossip, b.Gossip = b.Peers, a.Peers, b.Gossip, a.Gossip
 }
 
 // Restart starts stopped nodes again, all at once, and waits until they are

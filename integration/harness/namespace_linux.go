@@ -116,7 +116,8 @@ func PrepareInNamespaces(t testing.TB, n int, secret bool, args ...string) (*Clu
 }
 
 // issued is the identity by certificates that the program itself issues.
-func issued(t testing.TB, dir string) func(node string) []string {
+func issued(c *Cluster, dir string) func(node string) []string {
+	t := c.t
 	t.Helper()
 	path, err := Binary()
 	if err != nil {

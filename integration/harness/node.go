@@ -42,6 +42,8 @@ type Node struct {
 	DataDir string
 	// Stream is host:port of the stream protocol; HTTP and Management are URLs.
 	Stream, HTTP, Management string
+	// Peers and Gossip are host:port between nodes, of one of a Cluster.
+	Peers, Gossip string
 	// Ready is how long the last start took, from the process's start to its
 	// ready line.
 	Ready time.Duration
