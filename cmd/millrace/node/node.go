@@ -365,6 +365,7 @@ func (n *Node) serveClients(ctx context.Context) error {
 	n.ready.Store(true)
 	n.log.Info("ready", "node", n.config.NodeName, "stream", n.addresses.Stream, "stream_tls", n.addresses.StreamTLS, "advertised", n.addresses.Advertised,
 		"http", n.addresses.HTTP, "management", n.addresses.Management, "data", n.config.DataDir)
+	n.checkAdvertised()
 	return nil
 }
 
