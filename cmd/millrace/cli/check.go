@@ -19,7 +19,7 @@ const (
 
 func checkCommand(t *terminal) *cobra.Command {
 	g := group("check", "answer yes or no, for monitoring and scripts",
-		examples("millrace check quorum n2", "may n2 be stopped?", "millrace check tls", "are the certificates good for some time yet?"), checkQuorum(t), checkTLS(t))
+		examples("millrace check quorum n2", "may n2 be stopped?", "millrace check tls", "are the certificates good for some time yet?"), checkCluster(t), checkQuorum(t), checkStream(t), checkLag(t), checkDisk(t), checkAdvertised(t), checkTLS(t))
 	g.Long = `Answers yes or no. Exit codes are those of monitoring: 0 yes, 1 yes, but not for
 long, 2 no, 3 nobody could tell.`
 	return g

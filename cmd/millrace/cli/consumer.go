@@ -48,18 +48,11 @@ them is. Exits with 8 if a stream has no leader to ask.`,
 	cmd.Flags().StringVar(&stream, "stream", "", "only this stream")
 	cmd.Flags().Uint64Var(&over, "lag-over", 0, "only those with more messages to read")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		path := "/api/v1/streams"
+		vhost := ""
 		if cmd.Flags().Changed("vhost") {
-			path += "?vhost=" + url.QueryEscape(q.vhost)
+			vhost = q.vhost
 		}
-		var streams []admin.Stream
-		if err := q.call(cmd.Context(), "GET", path, nil, &streams); err != nil {
-			return err
-		}
-		if stream != "" {
-			streams = slices.DeleteFunc(streams, func(s admin.Stream) bool { return s.Name != stream })
-		}
-		list, unled, err := q.laggards(cmd.Context(), streams)
+		list, unled, err := q.readers(cmd.Context(), vhost, stream)
 		if err != nil {
 			return err
 		}
@@ -72,6 +65,22 @@ them is. Exits with 8 if a stream has no leader to ask.`,
 		return fail(exitDegraded, "there is no leader to ask of %s", strings.Join(unled, ", "))
 	}
 	return cmd
+}
+
+// readers are those of all streams, or of one virtual host or stream.
+func (q *query) readers(ctx context.Context, vhost, stream string) (list []laggard, unled []string, err error) {
+	path := "/api/v1/streams"
+	if vhost != "" {
+		path += "?vhost=" + url.QueryEscape(vhost)
+	}
+	var streams []admin.Stream
+	if err := q.call(ctx, "GET", path, nil, &streams); err != nil {
+		return nil, nil, err
+	}
+	if stream != "" {
+		streams = slices.DeleteFunc(streams, func(s admin.Stream) bool { return s.Name != stream })
+	}
+	return q.laggards(ctx, streams)
 }
 
 // laggards asks each stream's leader, and tells which streams have none.

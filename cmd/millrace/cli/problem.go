@@ -31,6 +31,7 @@ type problem struct {
 	why  string
 	try  []string
 	err  error // the cause, for errors.Is
+	said bool  // it was told already: only the code is left
 }
 
 func (p *problem) Error() string { return p.what }
@@ -70,6 +71,9 @@ func report(w io.Writer, err error) int {
 		return exitOK
 	}
 	p := explain(err)
+	if p.said {
+		return p.code
+	}
 	fmt.Fprintf(w, "error: %s\n", indent(p.what, "       "))
 	if p.why != "" {
 		fmt.Fprintf(w, "  why:   %s\n", indent(p.why, "         "))
