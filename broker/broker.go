@@ -39,8 +39,11 @@ type Broker struct {
 	unconfirmed atomic.Int64
 	room        broadcast
 	alarms      alarms
-	// held: a member of a group was not delivered to, as this node is estranged.
-	held atomic.Bool
+	// aloof is kept by standsAloof; looked is when tendGroups looked last, in
+	// nanoseconds since began.
+	aloof  atomic.Bool
+	looked atomic.Int64
+	began  time.Time
 	// news announces that the catalog changed.
 	news broadcast
 
@@ -72,6 +75,7 @@ func New(config Config, directory Directory, replicas Replicas, peers Peers) (*B
 		admission:  newAdmission(config),
 		logins:     newLoginGuard(config),
 		properties: serverProperties(config),
+		began:      time.Now(),
 		listeners:  map[net.Listener]struct{}{},
 		sessions:   map[*session]struct{}{},
 	}

@@ -41,8 +41,7 @@ func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, e
 	used, atEnd := 0, false
 	var broken error
 	reader := sub.reader // which another may follow once this turn is over
-	if sub.member != nil && w.session.broker.estranged() {
-		w.session.broker.held.Store(true)
+	if sub.member != nil && w.session.broker.standsAloof() {
 		credit, atEnd = 0, true
 	}
 	for used < credit && bytes < turnBytes && len(w.vectors) < vectorsMax {

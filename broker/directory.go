@@ -40,6 +40,8 @@ type Directory interface {
 	// the catalog's refusal, or another error where a join could not be brought
 	// to an end. What is no join is seen through.
 	ChangeGroups(changes []catalog.GroupChange, answered func(change int, err error))
+	// Current waits until View shows all that was decided before the call.
+	Current(ctx context.Context) error
 	// Contact is how long ago this node heard last from the metadata's leader.
 	Contact() time.Duration
 }

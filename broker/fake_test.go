@@ -39,6 +39,7 @@ type fakeNode struct {
 	commands     int           // of groups
 	contact      time.Duration // since the metadata's leader was heard
 	broken       error         // what changes of groups meet
+	behind       catalog.Body  // what View does not show yet
 }
 
 func newFakeNode(t testing.TB, fs vfs.FS, dir string) *fakeNode {
@@ -132,6 +133,34 @@ func (n *fakeNode) ChangeGroups(changes []catalog.GroupChange, answered func(int
 			}
 			answered(i, result.Outcomes[i].Err())
 		}
+	}
+}
+
+// Current is behind until a test lets it be.
+func (n *fakeNode) Current(context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.behind != nil {
+		return errors.New("behind")
+	}
+	return nil
+}
+
+// lag has the node not know what was decided, until it catches up with that.
+func (n *fakeNode) lag(decided catalog.Body) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.behind = decided
+}
+
+func (n *fakeNode) catchesUp(t testing.TB) {
+	n.mu.Lock()
+	decided := n.behind
+	n.behind = nil
+	err := n.applyLocked(decided)
+	n.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

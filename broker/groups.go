@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -25,7 +26,8 @@ import (
 // The reader is closed before the member is told to stop, and the catalog makes
 // nobody else active before its answer, or the end of its connection, is there.
 // A node that has been out of contact for half the time after which others go on
-// without it delivers to no member, so that two do not read at once.
+// without it stands aloof: it delivers to no member, until it has seen what was
+// decided meanwhile. So two do not read at once.
 
 // membership is a subscription's part in a group.
 type membership struct {
@@ -462,14 +464,49 @@ func (b *Broker) tendGroups() {
 					sub.session.unanswered(sub)
 				}
 			}
-			if b.held.Load() && !b.estranged() {
-				b.held.Store(false)
+			if b.standsAloof() && b.catchUp() {
+				for _, sub := range members {
+					sub.session.align(sub)
+				}
+				b.lookedNow()
+				b.aloof.Store(false)
 				for _, sub := range members {
 					sub.session.out.resume(sub)
 				}
 			}
+			b.lookedNow()
 		}
 	}
+}
+
+// standsAloof: this node has been out of contact with the metadata for so long
+// that its members may have been passed over. That holds, be it in contact again,
+// until it has caught up. A process that was stopped has had contact with nobody
+// either, though the first thing that it finds may be the leader's word.
+func (b *Broker) standsAloof() bool {
+	if b.aloof.Load() {
+		return true
+	}
+	most := b.config.GroupPatience / 2
+	if b.directory.Contact() <= most && time.Since(b.began)-time.Duration(b.looked.Load()) <= most {
+		return false
+	}
+	b.aloof.Store(true)
+	return true
+}
+
+// lookedNow notes that tendGroups is at work.
+func (b *Broker) lookedNow() { b.looked.Store(int64(time.Since(b.began))) }
+
+// catchUpPatience bounds one attempt to hear what was decided meanwhile.
+const catchUpPatience = 2 * time.Second
+
+// catchUp says whether View shows all that was decided while this node was out of
+// contact.
+func (b *Broker) catchUp() bool {
+	ctx, cancel := context.WithTimeout(b.context, catchUpPatience)
+	defer cancel()
+	return b.directory.Current(ctx) == nil && b.directory.Contact() <= b.config.GroupPatience/2
 }
 
 // unanswered ends a connection whose client leaves a group waiting.
@@ -481,10 +518,6 @@ func (s *session) unanswered(sub *subscription) {
 		"error", errNoUpdate, "limit", s.limits.ConsumerUpdateTimeout)
 	s.kill()
 }
-
-// estranged: this node has been out of contact with the metadata for so long
-// that its members may soon be passed over.
-func (b *Broker) estranged() bool { return b.directory.Contact() > b.config.GroupPatience/2 }
 
 // awaitLeft waits until no member's leaving is on its way any more.
 func (b *Broker) awaitLeft(until <-chan struct{}) {

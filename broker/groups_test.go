@@ -387,10 +387,19 @@ func TestGroup_outOfContact(t *testing.T) {
 	h.setContact(0)
 	a.gets(1, "3")
 
-	// Presumed down, it is told to stop; others are asked the same when it is back.
-	h.do(t, &catalog.ReachMembers{Node: nodeName, Reach: catalog.PresumedDown})
-	a.becomes(1, false, fromNone)
+	// Presumed down, it gets nothing though its node is in contact again and does
+	// not know of that yet; then it is told to stop.
+	h.setContact(6 * time.Second)
 	publisher.says(4)
+	plain.gets(1, "4")
+	a.wantSilence()
+	h.lag(&catalog.ReachMembers{Node: nodeName, Reach: catalog.PresumedDown})
+	h.setContact(0)
+	quiet := time.NewTimer(600 * time.Millisecond) // longer than it takes to look
+	<-quiet.C
+	a.wantSilence()
+	h.catchesUp(t)
+	a.becomes(1, false, fromNone)
 	a.wantSilence()
 	h.do(t, &catalog.ReachMembers{Node: nodeName, Reach: catalog.Connected})
 	a.becomes(1, true, wire.OffsetSpec{Type: wire.OffsetLast})
