@@ -55,7 +55,8 @@ func (c *Cluster) enter(ctx context.Context) error {
 func (c *Cluster) comeIn(ctx context.Context, e entering) error {
 	for {
 		err := errElsewhere
-		if c.config.Network == nil || c.leads() {
+		here := c.config.Network == nil || c.leads()
+		if here {
 			_, err = c.enterHere(ctx, e)
 		} else {
 			known := c.knownAddresses()
@@ -72,7 +73,8 @@ func (c *Cluster) comeIn(ctx context.Context, e entering) error {
 				}
 			}
 		}
-		if err == nil || final(err) && c.leads() || c.config.Network == nil && !retryable(err) {
+		// What a stranger said at an address before this node led is no refusal.
+		if err == nil || here && final(err) && c.leads() || c.config.Network == nil && !retryable(err) {
 			return err
 		}
 		if err := c.pauseFor(ctx, comePause, err); err != nil {
