@@ -45,8 +45,10 @@ func (s *Server) routes() []route {
 		{"POST", "/api/v1/streams/{vhost}/{stream}/tracking/expire", administrator, atLeader, (*Server).expireTracking},
 		{"POST", "/api/v1/streams/{vhost}/{stream}/repair", administrator, atNamed, (*Server).repairStream},
 		{"GET", "/api/v1/replicas", operator, here, (*Server).ownReplicas},
-		{"GET", "/api/v1/connections", operator, here, (*Server).listConnections},
-		{"DELETE", "/api/v1/connections/{name}", administrator, here, (*Server).closeConnection},
+		{"GET", connectionsPath, operator, here, (*Server).listConnections},
+		{"GET", publishersPath, operator, here, (*Server).listPublishers},
+		{"GET", consumersPath, operator, here, (*Server).listConsumers},
+		{"DELETE", connectionsPath + "/{name}", administrator, here, (*Server).closeConnection},
 	}, slices.Concat(s.clusterRoutes(), s.replicaRoutes(), profileRoutes(), pageRoutes())...)
 }
 
@@ -209,24 +211,6 @@ func (s *Server) listChunks(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	writeJSON(w, http.StatusOK, list)
-	return nil
-}
-
-func (s *Server) listConnections(w http.ResponseWriter, _ *http.Request) error {
-	list := s.sessions.Connections()
-	if list == nil {
-		list = []Connection{}
-	}
-	writeJSON(w, http.StatusOK, list)
-	return nil
-}
-
-func (s *Server) closeConnection(w http.ResponseWriter, req *http.Request) error {
-	name := pathName(req, "name")
-	if !s.sessions.Close(name, "closed by "+caller(req)) {
-		return fmt.Errorf("%w: %q", errNoConnection, name)
-	}
-	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 

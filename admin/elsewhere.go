@@ -168,13 +168,18 @@ func (s *Server) isMember(node string) bool {
 
 // pass has another node answer the request.
 func (s *Server) pass(w http.ResponseWriter, req *http.Request, node string, patience time.Duration) error {
+	return s.passAs(w, req, node, req.RequestURI, patience)
+}
+
+// passAs is pass with another path and query.
+func (s *Server) passAs(w http.ResponseWriter, req *http.Request, node, target string, patience time.Duration) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, bodyMax))
 	if err != nil {
 		return fmt.Errorf("%w: %w", errBadBody, err)
 	}
 	ctx, cancel := context.WithTimeout(req.Context(), patience)
 	defer cancel()
-	answer, err := s.peers.Ask(ctx, node, &Asked{Method: req.Method, Target: req.RequestURI, User: caller(req), Body: body})
+	answer, err := s.peers.Ask(ctx, node, &Asked{Method: req.Method, Target: target, User: caller(req), Body: body})
 	if err != nil {
 		return err
 	}

@@ -29,15 +29,16 @@ var (
 	// ErrSilent: another node that the request is for did not answer.
 	ErrSilent = errors.New("the node does not answer")
 
-	errNoCredentials  = errors.New("credentials are needed")
-	errBadCredentials = errors.New("user or password is wrong")
-	errNotAllowed     = errors.New("the user's tags do not allow this")
-	errBadBody        = errors.New("the body is not the JSON that this call takes")
-	errNoConnection   = errors.New("no such connection")
-	errNoReference    = errors.New("nothing is stored under the reference")
-	errReferenceTaken = errors.New("something is stored under the reference already")
-	errBadQuery       = errors.New("a parameter makes no sense")
-	errNothingRead    = errors.New("the stream is empty: no stored offset says that nothing was read")
+	errNoCredentials   = errors.New("credentials are needed")
+	errBadCredentials  = errors.New("user or password is wrong")
+	errNotAllowed      = errors.New("the user's tags do not allow this")
+	errBadBody         = errors.New("the body is not the JSON that this call takes")
+	errNoConnection    = errors.New("no such connection")
+	errManyConnections = errors.New("more than one connection has that name")
+	errNoReference     = errors.New("nothing is stored under the reference")
+	errReferenceTaken  = errors.New("something is stored under the reference already")
+	errBadQuery        = errors.New("a parameter makes no sense")
+	errNothingRead     = errors.New("the stream is empty: no stored offset says that nothing was read")
 )
 
 // statuses maps errors to answers; the first row that matches counts.
@@ -70,7 +71,8 @@ var statuses = []struct {
 	{ErrNotLed, http.StatusServiceUnavailable, "not_led", "ask again in a moment; a leader is being elected"},
 	{ErrSilent, http.StatusGatewayTimeout, "node_silent", "see millrace cluster members; another replica of the stream answers with --node"},
 	{ErrNoPeer, http.StatusPreconditionFailed, "no_peer", "millrace segment verify STREAM names what is lost; the rest can be read, and deleting the stream gives all of it up"},
-	{errNoConnection, http.StatusNotFound, "no_connection", ""},
+	{errNoConnection, http.StatusNotFound, "no_connection", "see millrace connection list"},
+	{errManyConnections, http.StatusConflict, "many_connections", "say which node's (--node, ?node=)"},
 	{catalog.ErrUnsafe, http.StatusPreconditionFailed, "unsafe", ""},
 	{catalog.ErrNodeMissing, http.StatusNotFound, "node_missing", "see millrace cluster members"},
 	{catalog.ErrNodeInUse, http.StatusConflict, "node_in_use", "see millrace cluster members"},

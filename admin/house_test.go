@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,24 +28,27 @@ import (
 // house is the node n1 as admin sees it, or the one of another name: a real catalog in memory, connections and
 // figures that tests set. The password of every user is "secret".
 type house struct {
-	t         *testing.T
-	name      string // n1 if empty
-	state     *catalog.State
-	figures   Figures
-	sessions  map[string]Connection
-	traffic   Traffic
-	elsewhere bool     // the leader of every stream
-	down, low []string // nodes
-	headless  bool     // the metadata has no leader
-	removed   bool     // this node is no member any more
-	notReady  error
-	serial    chunk.Incarnation
-	tracked   map[string]Reference // by kind and reference
-	notLed    bool
-	movedTo   string // the last leader
-	others    map[string]*Server
-	asked     []string // of the others
-	missing   bool     // no replica is here
+	t          *testing.T
+	name       string // n1 if empty
+	state      *catalog.State
+	figures    Figures
+	sessions   map[string]Connection
+	publishers []Publisher
+	consumers  []Consumer
+	traffic    Traffic
+	elsewhere  bool     // the leader of every stream
+	down, low  []string // nodes
+	headless   bool     // the metadata has no leader
+	removed    bool     // this node is no member any more
+	notReady   error
+	serial     chunk.Incarnation
+	tracked    map[string]Reference // by kind and reference
+	notLed     bool
+	movedTo    string // the last leader
+	others     map[string]*Server
+	asking     sync.Mutex // guards asked
+	asked      []string   // of the others
+	missing    bool       // no replica is here
 }
 
 func newHouse(t *testing.T) *house {
@@ -285,6 +289,9 @@ func (h *house) Connections() []Connection {
 	return list
 }
 
+func (h *house) Publishers() []Publisher { return h.publishers }
+func (h *house) Consumers() []Consumer   { return h.consumers }
+
 func (h *house) Close(name, _ string) bool {
 	_, ok := h.sessions[name]
 	delete(h.sessions, name)
@@ -301,7 +308,9 @@ func (h *house) Ask(ctx context.Context, node string, r *Asked) (Answer, error) 
 	if other == nil {
 		return Answer{}, fmt.Errorf("%w: %s", ErrSilent, node)
 	}
+	h.asking.Lock()
 	h.asked = append(h.asked, node+" "+r.Method+" "+r.Target+" by "+r.User)
+	h.asking.Unlock()
 	return other.ServePeer(ctx, r), nil
 }
 

@@ -39,6 +39,7 @@ func managementRoutes() []route {
 // that people do.
 type managementConnection struct {
 	Name             string            `json:"name"`
+	Node             string            `json:"node"`
 	User             string            `json:"user"`
 	VHost            string            `json:"vhost"`
 	Protocol         string            `json:"protocol"`
@@ -55,14 +56,18 @@ func asManagement(c Connection) managementConnection {
 		properties[k] = v
 	}
 	return managementConnection{
-		Name: c.Name, User: c.User, VHost: c.VHost, Protocol: "stream", State: "running",
+		Name: c.Name, Node: c.Node, User: c.User, VHost: c.VHost, Protocol: "stream", State: "running",
 		ConnectedAt: c.Connected.UnixMilli(), ClientProperties: properties,
 	}
 }
 
-func (s *Server) managementConnections(w http.ResponseWriter, _ *http.Request) error {
+func (s *Server) managementConnections(w http.ResponseWriter, req *http.Request) error {
+	all, err := s.connections(req)
+	if err != nil {
+		return err
+	}
 	list := []managementConnection{}
-	for _, c := range s.sessions.Connections() {
+	for _, c := range all.Items {
 		list = append(list, asManagement(c))
 	}
 	writeJSON(w, http.StatusOK, list)
@@ -70,7 +75,11 @@ func (s *Server) managementConnections(w http.ResponseWriter, _ *http.Request) e
 }
 
 func (s *Server) managementConnection(w http.ResponseWriter, req *http.Request) error {
-	for _, c := range s.sessions.Connections() {
+	all, err := s.connections(req)
+	if err != nil {
+		return err
+	}
+	for _, c := range all.Items {
 		if c.Name == pathName(req, "name") {
 			writeJSON(w, http.StatusOK, asManagement(c))
 			return nil

@@ -120,7 +120,7 @@ func TestOpenAPI_describesEveryField(t *testing.T) {
 		}
 	}
 	values := []any{
-		Status{}, Stream{}, Bytes{}, Segment{}, Chunk{}, Verdict{}, Connection{}, CreateStream{}, LeaderRequest{}, Failure{},
+		Status{}, Stream{}, Bytes{}, Segment{}, Chunk{}, Verdict{}, Connection{}, Publisher{}, Consumer{}, CreateStream{}, LeaderRequest{}, Failure{},
 		Reference{}, SetOffset{}, CopyOffset{}, MovedOffset{}, ExpireOffsets{}, Retention{}, Disk{}, Certificate{}, Cluster{}, Member{}, Joining{}, StopCheck{}, Replica{}, Balance{}, Move{},
 	}
 	for _, v := range values {

@@ -80,6 +80,8 @@ type TrackingChange struct {
 // Sessions are the clients that are connected.
 type Sessions interface {
 	Connections() []Connection
+	Publishers() []Publisher
+	Consumers() []Consumer
 	// Close closes the named connection's socket; false: there is none.
 	Close(name, reason string) bool
 	Traffic() Traffic

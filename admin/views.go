@@ -304,6 +304,7 @@ type Repair struct {
 // Connection is one client.
 type Connection struct {
 	Name          string            `json:"name"` // peer -> us, as the ancestor names it
+	Node          string            `json:"node"` // that it is connected to
 	User          string            `json:"user"`
 	VHost         string            `json:"vhost"`
 	Mechanism     string            `json:"mechanism"`     // by which it logged in
@@ -312,6 +313,36 @@ type Connection struct {
 	Publishers    int               `json:"publishers"`
 	Subscriptions int               `json:"subscriptions"`
 	Properties    map[string]string `json:"client_properties"`
+}
+
+// Publisher is one of a connection's publishers. Counts are of messages, a
+// sub-batch being one, since it was declared.
+type Publisher struct {
+	Stream     string `json:"stream"`
+	VHost      string `json:"vhost"`
+	Reference  string `json:"reference,omitempty"`
+	Node       string `json:"node"`
+	Connection string `json:"connection"`
+	User       string `json:"user"`
+	ID         int    `json:"id"` // within its connection
+	Published  uint64 `json:"published"`
+	Confirmed  uint64 `json:"confirmed"`
+	Refused    uint64 `json:"refused"`
+}
+
+// Consumer is one of a connection's subscriptions.
+type Consumer struct {
+	Stream     string  `json:"stream"`
+	VHost      string  `json:"vhost"`
+	Reference  string  `json:"reference,omitempty"`
+	Node       string  `json:"node"`
+	Connection string  `json:"connection"`
+	User       string  `json:"user"`
+	ID         int     `json:"id"`               // within its connection
+	Offset     *uint64 `json:"offset,omitempty"` // of the last message sent; nil before the first
+	Lag        *uint64 `json:"lag_messages,omitempty"`
+	Consumed   uint64  `json:"consumed"` // messages sent
+	Credit     int     `json:"credit"`   // chunks that it may be sent
 }
 
 // CreateStream is the body of a create.

@@ -168,10 +168,11 @@ async function showDetail() {
   ])));
 }
 
-function showConnections(list) {
+function showConnections({ items: list, unknown }) {
   byId("connection-count").textContent = list.length;
+  byId("connections-unknown").textContent = unknown.length === 0 ? "" : `not known: ${unknown.join("; ")}`;
   document.querySelector("#connections tbody").replaceChildren(...list.map((c) => row([
-    text(c.name), text(c.client_properties.connection_name ?? ""), text(c.client_properties.product ?? ""),
+    text(c.node), text(c.name), text(c.client_properties.connection_name ?? ""), text(c.client_properties.product ?? ""),
     text(c.user), count(c.publishers), count(c.subscriptions),
   ])));
 }

@@ -379,11 +379,11 @@ func (w *town) whereConnected() {
 	leader := w.cluster.Leader("alpha")
 	found := 0
 	for _, n := range w.cluster.Nodes {
-		var list []admin.Connection
-		if err := n.Call("GET", "/api/v1/connections", nil, &list); err != nil {
+		var list admin.Across[admin.Connection]
+		if err := n.Call("GET", "/api/v1/connections?node="+n.Name, nil, &list); err != nil {
 			w.t.Fatal(err)
 		}
-		for _, c := range list {
+		for _, c := range list.Items {
 			if c.Properties["connection_name"] != "alpha: named producer, balanced" || c.Publishers == 0 {
 				continue
 			}

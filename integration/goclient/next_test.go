@@ -49,12 +49,12 @@ func TestNext_endedBeforeAnything(t *testing.T) {
 		}
 	}
 	closed := subscribe(env).NotifyClose()
-	var list []admin.Connection
+	var list admin.Across[admin.Connection]
 	if err := n.Call("GET", "/api/v1/connections", nil, &list); err != nil {
 		t.Fatal(err)
 	}
 	found := 0
-	for _, c := range list {
+	for _, c := range list.Items {
 		if c.Properties["connection_name"] == name {
 			found++
 			if status, body, err := n.Manage("DELETE", "/api/connections/"+url.PathEscape(c.Name)); err != nil || status >= 300 {

@@ -16,9 +16,10 @@ import (
 func consumerCommand(t *terminal) *cobra.Command {
 	return group("consumer", "see how far consumers are, connected or not",
 		examples(
+			"millrace consumer list", "who is connected and reads?",
 			"millrace consumer lag", "who is furthest behind?",
 			"millrace consumer lag --group billing", "one consumer on all of its streams"),
-		consumerLag(t))
+		consumerList(t), consumerLag(t))
 }
 
 // laggard is a reader on one stream.

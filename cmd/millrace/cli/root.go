@@ -92,6 +92,7 @@ lose data, 8 degraded.`,
 	root.AddCommand(
 		devCommand(t), serverCommand(t),
 		streamCommand(t), publishCommand(t), consumeCommand(t), segmentCommand(t), replicaCommand(t), trackingCommand(t), consumerCommand(t),
+		publisherCommand(t), connectionCommand(t),
 		benchCommand(t), versionCommand(t),
 		statusCommand(t), clusterCommand(t), nodeCommand(t), checkCommand(t), certCommand(t),
 		configCommand(t), generateCommand(t),

@@ -123,6 +123,37 @@ func (s sessions) Connections() []admin.Connection {
 	return list
 }
 
+func (s sessions) Publishers() []admin.Publisher {
+	var list []admin.Publisher
+	for _, c := range s.Broker.Connections() {
+		for _, p := range c.Publishers {
+			list = append(list, admin.Publisher{
+				Stream: p.Stream, VHost: c.VHost, Reference: p.Reference, Connection: c.Name, User: c.User, ID: int(p.ID),
+				Published: p.Published, Confirmed: p.Confirmed, Refused: p.Errored,
+			})
+		}
+	}
+	return list
+}
+
+func (s sessions) Consumers() []admin.Consumer {
+	var list []admin.Consumer
+	for _, c := range s.Broker.Connections() {
+		for _, q := range c.Consumers {
+			consumer := admin.Consumer{
+				Stream: q.Stream, VHost: c.VHost, Reference: q.Properties["name"], Connection: c.Name, User: c.User,
+				ID: int(q.SubscriptionID), Consumed: q.Consumed, Credit: q.Credits,
+			}
+			if q.Offset >= 0 {
+				offset, lag := uint64(q.Offset), uint64(q.Lag)
+				consumer.Offset, consumer.Lag = &offset, &lag
+			}
+			list = append(list, consumer)
+		}
+	}
+	return list
+}
+
 func (s sessions) Traffic() admin.Traffic {
 	stats := s.Stats()
 	t := admin.Traffic{
