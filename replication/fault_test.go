@@ -85,6 +85,32 @@ func TestDisk_failingForLong(t *testing.T) {
 	}
 }
 
+// TestRun_begunIsTold: whoever looks at a replica when its next run is told of finds
+// the new run's id: an epoch that the old one led is over then, however late that
+// is heard.
+func TestRun_begunIsTold(t *testing.T) {
+	faulty := vfs.NewFaulty(vfs.NewMem())
+	begun := make(chan protocol.RunID, 1)
+	var f *fixture
+	f = newFixture(t, faulty, "/data", func(g *fixture) {
+		g.config.Begun = func(chunk.Incarnation) { begun <- f.replica.Standing().Run }
+	})
+	f.lead(1)
+	led := f.replica.Standing().Run
+	faulty.Add(vfs.Rule{Ops: vfs.OpSync, Path: "*.seg", Times: 1, Fault: vfs.Fault{Err: syscall.EIO}})
+	sink := newCollector()
+	f.replica.Publish(batchOf(f.declare("p"), sink, message{id: 1, body: "lost"}))
+	f.must(nonNil(sink.wait(t, 1)))
+	select {
+	case run := <-begun:
+		if run == led {
+			t.Error("told before the run is another one")
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("nobody is told of the next run")
+	}
+}
+
 // TestMinority: without a majority a bounded amount is accepted, then refused
 // (B7), and nothing is confirmed.
 func TestMinority(t *testing.T) {

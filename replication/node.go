@@ -61,6 +61,9 @@ type Config struct {
 	// Lost hears that a run of a replica ended, and with it any epoch that it
 	// led: the coordinator elects anew. It must not block.
 	Lost func(chunk.Incarnation, error)
+	// Begun hears that the next run of a replica has begun, behind one that ended.
+	// It must not block.
+	Begun func(chunk.Incarnation)
 	// Evicted hears, once a minute of a stream at most, that the caps of tracking
 	// have taken more references since the last time. It must not block.
 	Evicted func(chunk.Incarnation, tracking.Stats)
@@ -79,6 +82,7 @@ type Node struct {
 	retainEvery time.Duration
 	proposeFunc func(chunk.Incarnation, protocol.Proposal)
 	lostFunc    func(chunk.Incarnation, error)
+	begunFunc   func(chunk.Incarnation)
 	evictedFunc func(chunk.Incarnation, tracking.Stats)
 
 	transport Transport
@@ -114,7 +118,7 @@ func NewNode(c Config) *Node {
 	}
 	n := &Node{
 		id: c.ID, store: c.Store, clock: c.Clock, started: c.Clock.Now(), duplicates: c.Duplicates,
-		limits: c.Limits, retainEvery: c.RetainEvery, proposeFunc: c.Propose, lostFunc: c.Lost, evictedFunc: c.Evicted,
+		limits: c.Limits, retainEvery: c.RetainEvery, proposeFunc: c.Propose, lostFunc: c.Lost, begunFunc: c.Begun, evictedFunc: c.Evicted,
 		transport: c.Transport, yieldFunc: c.Yield, newRun: c.RunID,
 		queue: c.Scheduler, alarms: &alarms{clock: c.Clock},
 		replicas: map[chunk.Incarnation]*Replica{}, linked: map[protocol.NodeID]bool{},
@@ -314,5 +318,11 @@ func (n *Node) propose(inc chunk.Incarnation, p protocol.Proposal) {
 func (n *Node) lost(inc chunk.Incarnation, err error) {
 	if n.lostFunc != nil {
 		n.lostFunc(inc, err)
+	}
+}
+
+func (n *Node) begun(inc chunk.Incarnation) {
+	if n.begunFunc != nil {
+		n.begunFunc(inc)
 	}
 }

@@ -237,5 +237,7 @@ func (r *Replica) restart() {
 	if err := r.startRun(); err != nil {
 		r.counters.stop(err)
 		r.retryLater()
+		return
 	}
+	r.node.begun(r.stream.Incarnation)
 }

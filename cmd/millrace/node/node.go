@@ -218,7 +218,7 @@ func (n *Node) openStore(context.Context) error {
 		ID: protocol.NodeID(n.config.NodeName), Store: store, Duplicates: duplicates[n.config.PublisherDuplicate],
 		Transport: n.transport, Limits: protocol.Limits{RetryAfter: retryAfter},
 		RetainEvery: n.config.RetentionInterval, Disk: replication.DiskConfig{Rule: n.config.Disk, Changed: n.diskChanged},
-		Clocks: n.clocks, Neighbour: n.lows.neighbour, Propose: n.propose, Lost: n.lost, Yield: n.yield, Evicted: n.evicted,
+		Clocks: n.clocks, Neighbour: n.lows.neighbour, Propose: n.propose, Lost: n.lost, Begun: n.begun, Yield: n.yield, Evicted: n.evicted,
 	})
 	n.residents = newResidents(&n.config, n.store, n.replicas, n.log.Named("residents"))
 	if _, err := n.identity(); err == nil {
@@ -391,14 +391,12 @@ func (n *Node) lost(stream chunk.Incarnation, err error) {
 			c.LeaderOver(stream, s.Epoch)
 		}
 	})
-	// The catalog here may show only later that the run led: the next run is then
-	// another one than the leader's, which ends the epoch.
-	time.AfterFunc(lostPatience, func() { n.residents.touch(stream) })
 }
 
-// lostPatience is how long a replica has to begin its next run before it is looked
-// at again.
-const lostPatience = 2 * time.Second
+// begun looks at a replica whose next run has begun: the catalog here may have shown
+// only behind the end of the last one that that one led. The next is then another
+// than the leader's, which ends the epoch.
+func (n *Node) begun(stream chunk.Incarnation) { n.residents.touch(stream) }
 
 // evicted says that a stream has more readers or publishers than it keeps.
 func (n *Node) evicted(stream chunk.Incarnation, s tracking.Stats) {
