@@ -47,9 +47,9 @@ func (b *Broker) ServePeer(node string, method Method, body []byte, reply func(S
 		}
 		answer(err)
 	case methodSequence:
-		b.tellSequence(body, reply)
+		b.tell(body, reply, sequenceOf)
 	case methodOffset:
-		b.tellOffset(body, reply)
+		b.tell(body, reply, offsetOf)
 	case methodExtent:
 		b.tellExtent(body, reply)
 	case methodPlace:
@@ -213,7 +213,8 @@ func (g *guestBatch) settled(b *replication.Batch, err error) {
 	g.reply(statusOf(err), nil)
 }
 
-func (b *Broker) tellSequence(body []byte, reply func(Status, []byte)) {
+// tell answers what a replica here, whose stream is led here, knows of a reference.
+func (b *Broker) tell(body []byte, reply func(Status, []byte), ask func(r Replica, reference string, answer func(uint64, bool, error))) {
 	q, err := decodeQuestion(body)
 	var replica Replica
 	if err == nil {
@@ -223,26 +224,19 @@ func (b *Broker) tellSequence(body []byte, reply func(Status, []byte)) {
 		reply(statusOf(err), nil)
 		return
 	}
-	replica.Sequence(q.reference, func(sequence uint64, known bool, err error) {
-		reply(known64(sequence, known, err))
-	})
+	ask(replica, q.reference, func(value uint64, known bool, err error) { reply(known64(value, known, err)) })
 }
 
-// tellOffset answers from a goroutine, since it may wait for a turn; the link
+func sequenceOf(r Replica, reference string, answer func(uint64, bool, error)) {
+	r.Sequence(reference, answer)
+}
+
+// offsetOf answers from a goroutine, since it may wait for a turn; the link
 // bounds how many wait.
-func (b *Broker) tellOffset(body []byte, reply func(Status, []byte)) {
-	q, err := decodeQuestion(body)
-	var replica Replica
-	if err == nil {
-		_, replica, err = b.leads(q.stream, q.epoch)
-	}
-	if err != nil {
-		reply(statusOf(err), nil)
-		return
-	}
+func offsetOf(r Replica, reference string, answer func(uint64, bool, error)) {
 	go func() {
-		offset, known, err := replica.QueryOffset(q.reference)
-		reply(known64(uint64(offset), known, err))
+		offset, known, err := r.QueryOffset(reference)
+		answer(uint64(offset), known, err)
 	}()
 }
 
