@@ -123,7 +123,7 @@ func checkSnapshots(folder string, all raft.SnapshotStore, stored storedRaft, lo
 	for _, e := range entries {
 		var term, index, at uint64
 		n, _ := fmt.Sscanf(e.Name(), "%d-%d-%d", &term, &index, &at)
-		if n < 3 || !e.IsDir() || strings.HasSuffix(e.Name(), ".tmp") {
+		if n < 3 || !e.IsDir() || strings.HasSuffix(e.Name(), halfSuffix) {
 			continue
 		}
 		path := filepath.Join(folder, e.Name())

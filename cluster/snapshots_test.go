@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -76,6 +77,9 @@ func TestSnapshots_halfWritten(t *testing.T) {
 	c := open(t, dir, newReplicas(newDisk(), 1))
 	if now := streams(c); now != before {
 		t.Errorf("it starts with %s, was %s", now, before)
+	}
+	if _, err := os.Stat(half); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the half snapshot is still there: %v", err)
 	}
 }
 

@@ -3,8 +3,10 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -60,6 +62,10 @@ func openStore(dir string, log hclog.Logger, failed func(error)) (*store, error)
 	if err != nil {
 		return nil, fmt.Errorf("open raft store: %s: %w", path, err)
 	}
+	if err := removeHalves(filepath.Join(folder, snapshotsFolder)); err != nil {
+		bolt.Close()
+		return nil, fmt.Errorf("remove half snapshots: %w", err)
+	}
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(folder, snapshotsKept, log)
 	if err != nil {
 		bolt.Close()
@@ -77,6 +83,25 @@ func openStore(dir string, log hclog.Logger, failed func(error)) (*store, error)
 		return nil, fmt.Errorf("open raft store: %w", err)
 	}
 	return &store{bolt: bolt, latched: l, logs: cached, snapshots: sound}, nil
+}
+
+// halfSuffix ends the name of a snapshot that is being written; raft takes it away
+// once it is whole and synced.
+const halfSuffix = ".tmp"
+
+// removeHalves removes what a crash has left of unfinished snapshots: raft neither
+// reads nor removes it, and each has the size of the catalog.
+func removeHalves(folder string) error {
+	list, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range list {
+		if entry.IsDir() && strings.HasSuffix(entry.Name(), halfSuffix) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(folder, entry.Name())))
+		}
+	}
+	return err
 }
 
 func (s *store) close() error { return s.bolt.Close() }
