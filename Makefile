@@ -81,6 +81,10 @@ ci: ## what a change must pass before it lands
 	.ci/run
 clean: ## remove what was built
 	rm -rf bin build
-.PHONY: thousand-long
+.PHONY: thousand-long rolling-long snapshot-kills
+rolling-long: ## restart node after node under ROLLING (500) streams: how soon all are in step, how much is logged
+	ROLLING=$(or $(ROLLING),500) go test ./integration -run '^TestThousand_rolling$$' -count 1 -timeout 60m -v
+snapshot-kills: ## kill -9 of a process among changes and snapshots of its metadata, SNAPSHOT_KILLS (200) times
+	SNAPSHOT_KILLS=$(or $(SNAPSHOT_KILLS),200) go test ./cluster -run '^TestSnapshots_killed$$' -count 1 -timeout 60m -v
 thousand-long: ## 1,000 streams on three nodes: what they cost to make and to keep, and what happens when nodes die, drain, hang
 	THOUSAND=$(or $(THOUSAND),1000) go test ./integration -run '^TestThousand_' -count 1 -timeout 60m -v

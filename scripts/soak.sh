@@ -29,6 +29,8 @@ while :; do
   run make company-long
   run make hostile-test HOSTILE_PACKETS=1000000
   run make thousand-long THOUSAND=5000
+  run make rolling-long
+  run make snapshot-kills
   run make overtake-wire WIRE=600s
   run env FUZZTIME=60s scripts/fuzz.sh
   run make mutants
