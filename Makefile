@@ -40,9 +40,9 @@ mutants: ## break the store's code in each way of a list: the walks over crashes
 kill-test: ## kill -9 at ROUNDS (10) random moments under load
 	KILL_ROUNDS=$(ROUNDS) STORED_KILLS=1 go test ./integration -run '^Test(Kill|Stored_damagedSnapshotKilled)$$' -count 1 -timeout 60m -v
 cluster-test: ## kill -9 of nodes in a cluster of three under load, CLUSTER_KILLS (5) times; disks emptied, bits flipped
-	CLUSTER_KILLS=$(or $(CLUSTER_KILLS),5) REFILLS=2 REPLICA_CASES=10 go test ./integration -run '^Test(Cluster|Refill|ReplicaCases)' -count 1 -timeout 30m -v
-cluster-long: ## the same for longer: 20 kills, 4 nodes that hang for 10 s, 10 times all nodes at once
-	CLUSTER_KILLS=20 CLUSTER_PAUSES=4 CLUSTER_KILL_ALL=10 go test ./integration -run '^TestCluster' -count 1 -timeout 60m -v
+	CLUSTER_KILLS=$(or $(CLUSTER_KILLS),5) CONTENDED_SECONDS=10 REFILLS=2 REPLICA_CASES=10 go test ./integration -run '^Test(Cluster|Refill|ReplicaCases)' -count 1 -timeout 30m -v
+cluster-long: ## the same for longer: 20 kills, 4 nodes that hang for 10 s, 10 times all nodes at once, sessions that take names from each other
+	CLUSTER_KILLS=20 CLUSTER_PAUSES=4 CLUSTER_KILL_ALL=10 CONTENDED_SECONDS=40 go test ./integration -run '^TestCluster' -count 1 -timeout 60m -v
 transfers-long: ## 100 moves of leaders under load, on a quiet machine: the longest gap, and where the time goes; 4 to stopped nodes
 	CLUSTER_TRANSFERS=100 CLUSTER_QUIET=1 CLUSTER_STOPPED_TARGETS=4 go test ./integration -run '^TestCluster_transfers' -count 1 -timeout 10m -v
 partition-test: ## cut the nodes of a cluster from each other under load, in PARTITIONS (5, at most 9) ways
