@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -225,6 +226,30 @@ func TestCluster_pendingOffsetsSurvive(t *testing.T) {
 	c.link("n1", false)
 	n2 := c.lead(2, "n2", "n3")
 	n2.wantOffset("c", 3)
+}
+
+// Of more than fits one frame none is left out.
+func TestCluster_manyPendingOffsetsSurvive(t *testing.T) {
+	c := newCluster(t, func(f *fixture) { f.stream.Settings.Pacing = tracking.Pacing{IntervalMax: 3_600_000} }) // none is written
+	l := c.lead(1, "n1", "n2", "n3")
+	c.link("n3", false)
+	const references = 9000
+	reference := func(i int) string { return fmt.Sprintf("%05d%s", i, strings.Repeat("r", 195)) }
+	for i := range references {
+		l.must(l.replica.StoreOffset(reference(i), chunk.Offset(i)))
+	}
+	c.link("n3", true) // is told all at once
+	for _, id := range []protocol.NodeID{"n2", "n3"} {
+		for _, i := range []int{references - 1, 0} {
+			until(t, "a follower has heard", func() bool {
+				o, ok, err := c.nodes[id].replica.QueryOffset(reference(i))
+				return err == nil && ok && o == chunk.Offset(i)
+			})
+		}
+	}
+	if n := l.replica.Stats().PendingOffsets; n != references {
+		t.Errorf("%d are pending, want %d: the rest was written", n, references)
+	}
 }
 
 // A sequence is not answered by a leader whom nobody follows any more (F3).

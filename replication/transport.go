@@ -216,25 +216,40 @@ func (r *Replica) send(out *protocol.Output) {
 	}
 	f := &t.frame
 	*f = Frame{Stream: r.stream.Incarnation, Message: out.Message}
-	switch out.Message.Kind {
-	case protocol.MsgChunk:
+	if out.Message.Kind == protocol.MsgPending {
+		r.sendPending(out.Peer, f)
+		return
+	}
+	if out.Message.Kind == protocol.MsgChunk {
 		f.Chunk = t.current
-	case protocol.MsgPending:
-		since := out.Message.ID
-		if out.Message.First {
-			since = 0
-		}
-		t.updates = t.pending.AppendSince(t.updates[:0], since)
-		t.encoded = tracking.EncodeUpdates(t.encoded[:0], t.updates, pendingBytesMax)
-		f.Pending = t.encoded
 	}
 	r.node.transport.Send(out.Peer, f)
 	f.Chunk = nil
 }
 
-// pendingBytesMax bounds one frame of pending updates. What it leaves out, the
-// oldest, is lost to a leader's crash and to nothing else.
+// pendingBytesMax bounds one frame of pending updates.
 const pendingBytesMax = 1 << 20
+
+// sendPending tells a follower of the updates above the message's version, in as
+// many frames as that takes: what no follower holds is lost to a leader's crash,
+// and there may be far more than the loss window of it.
+func (r *Replica) sendPending(to protocol.NodeID, f *Frame) {
+	t := &r.turns
+	since := f.Message.ID
+	if f.Message.First {
+		since = 0
+	}
+	t.updates = t.pending.AppendSince(t.updates[:0], since)
+	for rest := t.updates; ; f.Message.First = false {
+		n := tracking.UpdatesWithin(rest, pendingBytesMax)
+		t.encoded = tracking.EncodeUpdates(t.encoded[:0], rest[:n], pendingBytesMax)
+		f.Pending = t.encoded
+		r.node.transport.Send(to, f)
+		if rest = rest[n:]; len(rest) == 0 {
+			return
+		}
+	}
+}
 
 // reading is chunks to be read for a follower.
 type reading struct {

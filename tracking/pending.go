@@ -327,10 +327,7 @@ func writes(s *State, tail chunk.Tail, e *entry[update]) bool {
 func EncodeUpdates(dst []byte, updates []Update, bytesMax int) []byte {
 	from := len(updates)
 	for n := 0; from > 0; from-- {
-		u := &updates[from-1]
-		n += 2 + len(u.Ref) + uvarintLength(uint64(u.Epoch)) + uvarintLength(u.Version) +
-			uvarintLength(uint64(u.Offset)) + uvarintLength(zigzag(int64(u.Time)))
-		if n > bytesMax {
+		if n += encodedLength(&updates[from-1]); n > bytesMax {
 			break
 		}
 	}
@@ -343,6 +340,22 @@ func EncodeUpdates(dst []byte, updates []Update, bytesMax int) []byte {
 		dst = binary.AppendUvarint(dst, zigzag(int64(u.Time)))
 	}
 	return dst
+}
+
+// UpdatesWithin is how many updates, from the front, EncodeUpdates writes into so
+// many bytes.
+func UpdatesWithin(updates []Update, bytesMax int) int {
+	for i := range updates {
+		if bytesMax -= encodedLength(&updates[i]); bytesMax < 0 {
+			return i
+		}
+	}
+	return len(updates)
+}
+
+func encodedLength(u *Update) int {
+	return 2 + len(u.Ref) + uvarintLength(uint64(u.Epoch)) + uvarintLength(u.Version) +
+		uvarintLength(uint64(u.Offset)) + uvarintLength(zigzag(int64(u.Time)))
 }
 
 func zigzag(v int64) uint64 { return uint64(v)<<1 ^ uint64(v>>63) }
