@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-cluster bench-tracking kill-test overtake overtake-long overtake-wire goclient goclient-long long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long hostile-test namespaces-long company-long replicas-long operators-test refill-long
+.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-cluster bench-tracking kill-test overtake overtake-long overtake-wire goclient goclient-long long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long hostile-test group-test namespaces-long company-long replicas-long operators-test refill-long
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -49,6 +49,8 @@ partition-test: ## cut the nodes of a cluster from each other under load, in PAR
 	PARTITIONS=$(or $(PARTITIONS),5) go test ./integration -run '^TestPartition' -count 1 -timeout 30m -v
 partition-long: ## the same in all 9 ways
 	PARTITIONS=9 go test ./integration -run '^TestPartition' -count 1 -timeout 30m -v
+group-test: ## single active consumers on a cluster of three: consumers and nodes killed, nodes cut off
+	GROUP_TESTS=1 go test ./integration -run '^TestGroups_' -count 1 -timeout 10m -v
 operators-test: ## what people ask of a cluster of three: on any node, and while nodes are down
 	OPERATORS=1 go test ./integration -run '^TestOperators_' -count 1 -timeout 10m -v
 hostile-test: ## hostile bytes at the ports between nodes of three processes, by secret and by certificates; HOSTILE_PACKETS (50000) to gossip

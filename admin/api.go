@@ -44,6 +44,8 @@ func (s *Server) routes() []route {
 		{"POST", "/api/v1/streams/{vhost}/{stream}/tracking/copy", administrator, atLeader, (*Server).copyTracking},
 		{"POST", "/api/v1/streams/{vhost}/{stream}/tracking/expire", administrator, atLeader, (*Server).expireTracking},
 		{"POST", "/api/v1/streams/{vhost}/{stream}/repair", administrator, atNamed, (*Server).repairStream},
+		{"POST", "/api/v1/streams/{vhost}/{stream}/groups/activate", administrator, here, (*Server).activateGroup},
+		{"GET", "/api/v1/groups", operator, here, (*Server).listGroups},
 		{"GET", "/api/v1/replicas", operator, here, (*Server).ownReplicas},
 		{"GET", connectionsPath, operator, here, (*Server).listConnections},
 		{"GET", publishersPath, operator, here, (*Server).listPublishers},

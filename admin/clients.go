@@ -115,6 +115,7 @@ func (s *Server) listConsumers(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
+	s.explain(all.Items)
 	slices.SortFunc(all.Items, func(a, b Consumer) int {
 		return cmp.Or(cmp.Compare(a.VHost, b.VHost), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Reference, b.Reference),
 			cmp.Compare(a.Node, b.Node), cmp.Compare(a.Connection, b.Connection), cmp.Compare(a.ID, b.ID))

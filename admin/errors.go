@@ -67,6 +67,7 @@ var statuses = []struct {
 	{errReferenceTaken, http.StatusConflict, "reference_exists", "ask for it to be overwritten"},
 	{ErrReferenceInUse, http.StatusConflict, "reference_in_use", "close the publisher first"},
 	{errNothingRead, http.StatusConflict, "stream_empty", "delete the reference: its reader then starts where it likes to"},
+	{catalog.ErrGroupMissing, http.StatusNotFound, "group_missing", "see millrace consumer groups"},
 	{errBadQuery, http.StatusBadRequest, "bad_argument", "see /api/v1/openapi.yaml"},
 	{ErrNotLed, http.StatusServiceUnavailable, "not_led", "ask again in a moment; a leader is being elected"},
 	{ErrSilent, http.StatusGatewayTimeout, "node_silent", "see millrace cluster members; another replica of the stream answers with --node"},

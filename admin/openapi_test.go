@@ -121,7 +121,7 @@ func TestOpenAPI_describesEveryField(t *testing.T) {
 	}
 	values := []any{
 		Status{}, Stream{}, Bytes{}, Segment{}, Chunk{}, Verdict{}, Connection{}, Publisher{}, Consumer{}, CreateStream{}, LeaderRequest{}, Failure{},
-		Reference{}, SetOffset{}, CopyOffset{}, MovedOffset{}, ExpireOffsets{}, Retention{}, Disk{}, Certificate{}, Cluster{}, Member{}, Joining{}, StopCheck{}, Replica{}, Balance{}, Move{},
+		Reference{}, SetOffset{}, CopyOffset{}, MovedOffset{}, ExpireOffsets{}, Retention{}, Disk{}, Certificate{}, Cluster{}, Member{}, Joining{}, StopCheck{}, Replica{}, Balance{}, Move{}, Group{}, GroupMember{}, ActivateGroup{},
 	}
 	for _, v := range values {
 		of := reflect.TypeOf(v)

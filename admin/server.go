@@ -119,6 +119,7 @@ type Server struct {
 	node         Node
 	membership   Membership
 	placement    Placement
+	groups       Groups
 	peers        Peers
 	inner        http.Handler // answers other nodes
 	authenticate Authenticate
@@ -135,6 +136,7 @@ type Parts struct {
 	Node         Node
 	Membership   Membership
 	Placement    Placement
+	Groups       Groups
 	Peers        Peers
 	Authenticate Authenticate
 	Log          hclog.Logger
@@ -144,7 +146,7 @@ type Parts struct {
 func New(parts Parts) *Server {
 	s := &Server{
 		metadata: parts.Metadata, replicas: parts.Replicas, tracking: parts.Tracking, sessions: parts.Sessions,
-		node: parts.Node, membership: parts.Membership, placement: parts.Placement, peers: parts.Peers,
+		node: parts.Node, membership: parts.Membership, placement: parts.Placement, groups: parts.Groups, peers: parts.Peers,
 		authenticate: parts.Authenticate, log: parts.Log,
 	}
 	s.registry = newRegistry(s)

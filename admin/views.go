@@ -343,6 +343,10 @@ type Consumer struct {
 	Lag        *uint64 `json:"lag_messages,omitempty"`
 	Consumed   uint64  `json:"consumed"` // messages sent
 	Credit     int     `json:"credit"`   // chunks that it may be sent
+	// Activity of a single active consumer is single_active or waiting; Why says
+	// what it waits for, or why it is it. Both are empty for others.
+	Activity string `json:"activity,omitempty"`
+	Why      string `json:"why,omitempty"`
 }
 
 // CreateStream is the body of a create.

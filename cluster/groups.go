@@ -134,6 +134,12 @@ func (c *Cluster) changeGroups(batch []groupChange) bool {
 	return c.pauseFor(c.done, wishPause, err) == nil
 }
 
+// ActivateGroup has a group decided anew, without those who were told to stop and
+// have not answered.
+func (c *Cluster) ActivateGroup(ctx context.Context, group catalog.GroupRef) error {
+	return c.do(ctx, &catalog.ActivateGroup{Group: group})
+}
+
 // Contact returns how long ago this node heard last from the metadata's leader; 0
 // where it leads itself. For a leader that is cut off that holds until its lease
 // is over.

@@ -192,6 +192,8 @@ func consumerList(t *terminal) *cobra.Command {
 		Use: "list", Short: "list the consumers that are connected, on all nodes", Args: arguments(0, 0),
 		Long: `Lists the subscriptions of all nodes. LAG is how many committed messages were not
 sent to it yet; consumer lag tells what readers have stored, connected or not.
+ACTIVITY is that of single active consumers, and -o wide says why each is active or
+waits.
 Exits with 8 if a node does not say which are its.`,
 		Example: examples(
 			"millrace consumer list --stream orders", "who reads it?",
@@ -207,7 +209,7 @@ Exits with 8 if a node does not say which are its.`,
 			return err
 		}
 		out := listing{columns: []column{left("REFERENCE"), left("STREAM"), left("NODE"), left("CONNECTION"), right("OFFSET"), right("LAG"),
-			right("CONSUMED"), right("CREDIT"), more(left("USER")), more(left("VHOST")), more(right("ID"))}}
+			right("CONSUMED"), right("CREDIT"), left("ACTIVITY"), more(left("USER")), more(left("VHOST")), more(right("ID")), more(left("WHY"))}}
 		for _, k := range all.Items {
 			if c.others(cmd, k.VHost) || stream != "" && k.Stream != stream || reference != "" && k.Reference != reference ||
 				over > 0 && (k.Lag == nil || *k.Lag <= over) {
@@ -218,7 +220,7 @@ Exits with 8 if a node does not say which are its.`,
 				offset, lag = count(*k.Offset), count(*k.Lag)
 			}
 			out.add(k, or(k.Reference, "-"), k.Stream, k.Node, k.Connection, offset, lag, count(k.Consumed), fmt.Sprint(k.Credit),
-				k.User, k.VHost, fmt.Sprint(k.ID))
+				or(k.Activity, "-"), k.User, k.VHost, fmt.Sprint(k.ID), or(k.Why, "-"))
 		}
 		if err := out.print(t.out, c.format); err != nil {
 			return err

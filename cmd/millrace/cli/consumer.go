@@ -18,8 +18,9 @@ func consumerCommand(t *terminal) *cobra.Command {
 		examples(
 			"millrace consumer list", "who is connected and reads?",
 			"millrace consumer lag", "who is furthest behind?",
-			"millrace consumer lag --group billing", "one consumer on all of its streams"),
-		consumerList(t), consumerLag(t))
+			"millrace consumer lag --group billing", "one consumer on all of its streams",
+			"millrace consumer groups", "who is active, of those that share a name?"),
+		consumerList(t), consumerLag(t), consumerGroups(t), consumerActivate(t))
 }
 
 // laggard is a reader on one stream.

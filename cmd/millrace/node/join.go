@@ -99,6 +99,10 @@ func (m metadata) CreateStream(ctx context.Context, user, vhost, name string, ar
 	return answered(m.Cluster.CreateStream(ctx, cluster.CreateStream{VHost: vhost, Name: name, Arguments: parsed, Creator: user}))
 }
 
+func (m metadata) ActivateGroup(ctx context.Context, group catalog.GroupRef) error {
+	return answered(m.Cluster.ActivateGroup(ctx, group))
+}
+
 func (m metadata) DeleteStream(ctx context.Context, vhost, name string) error {
 	return answered(m.Cluster.DeleteStream(ctx, vhost, name))
 }
@@ -143,6 +147,9 @@ func (s sessions) Consumers() []admin.Consumer {
 			consumer := admin.Consumer{
 				Stream: q.Stream, VHost: c.VHost, Reference: q.Properties["name"], Connection: c.Name, User: c.User,
 				ID: int(q.SubscriptionID), Consumed: q.Consumed, Credit: q.Credits,
+			}
+			if q.Activity != "up" {
+				consumer.Activity = q.Activity
 			}
 			if q.Offset >= 0 {
 				offset, lag := uint64(q.Offset), uint64(q.Lag)

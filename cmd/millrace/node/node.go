@@ -315,7 +315,7 @@ func (n *Node) openBroker(context.Context) error {
 // getting their leaders.
 func (n *Node) serveOperators(context.Context) error {
 	server := admin.New(admin.Parts{
-		Metadata: metadata{n.cluster}, Replicas: figures{n}, Tracking: readers{n}, Sessions: sessions{n.broker}, Node: n, Membership: membership{n.cluster}, Placement: placement{n},
+		Metadata: metadata{n.cluster}, Replicas: figures{n}, Tracking: readers{n}, Sessions: sessions{n.broker}, Node: n, Membership: membership{n.cluster}, Placement: placement{n}, Groups: metadata{n.cluster},
 		Peers: operators{n.transport}, Authenticate: n.broker.Authenticate, Log: n.log.Named("admin"),
 	})
 	n.requests.handle(groupAdmin, n.waiting(n.servePeer(server)))
