@@ -12,15 +12,15 @@ import (
 	"github.com/millrace/millrace/wire"
 )
 
-// What was deleted is gone after a stop in order, however soon it comes: the
-// node ends well, and finds no folder that it does not know when it starts.
-func TestStop_whileDeletedStreamsAreRemoved(t *testing.T) {
+// deletedAtOnce returns a node on which fifty streams have been deleted just now.
+func deletedAtOnce(t *testing.T) *harness.Node {
+	t.Helper()
 	n := harness.Start(t)
 	conn, err := client.Dial(t.Context(), client.Config{Addr: n.Stream})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Abort()
+	t.Cleanup(conn.Abort)
 	const streams = 50
 	for i := range streams {
 		if err := conn.Create(t.Context(), fmt.Sprint(i), nil); err != nil {
@@ -36,16 +36,29 @@ func TestStop_whileDeletedStreamsAreRemoved(t *testing.T) {
 	if _, err := conn.Metadata(t.Context(), "0"); err != nil {
 		t.Fatal(err)
 	}
+	return n
+}
+
+// foldersIn counts what is in a folder of a node's data directory.
+func foldersIn(t *testing.T, n *harness.Node, folder string) int {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(n.DataDir, folder))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// What was deleted is gone after a stop in order, however soon it comes: the
+// node ends well, and finds no folder that it does not know when it starts.
+func TestStop_whileDeletedStreamsAreRemoved(t *testing.T) {
+	n := deletedAtOnce(t)
 	if code := n.Stop(); code != 0 {
 		t.Errorf("the node ended with %d", code)
 	}
 	for _, folder := range []string{"streams", "quarantine"} {
-		left, err := os.ReadDir(filepath.Join(n.DataDir, folder))
-		if err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
-		}
-		if len(left) > 0 {
-			t.Errorf("%d folders are left in %s", len(left), folder)
+		if left := foldersIn(t, n, folder); left > 0 {
+			t.Errorf("%d folders are left in %s", left, folder)
 		}
 	}
 }
@@ -53,42 +66,16 @@ func TestStop_whileDeletedStreamsAreRemoved(t *testing.T) {
 // The same behind kill -9: a start knows from raft's log what was deleted, and does
 // not take a folder for one of a catalog that was rolled back.
 func TestKill_whileDeletedStreamsAreRemoved(t *testing.T) {
-	n := harness.Start(t)
-	conn, err := client.Dial(t.Context(), client.Config{Addr: n.Stream})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Abort()
-	const streams = 50
-	for i := range streams {
-		if err := conn.Create(t.Context(), fmt.Sprint(i), nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range streams {
-		if err := conn.SendCommand(&wire.Delete{Correlation: 1_000_000, Stream: fmt.Sprint(i)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := conn.Metadata(t.Context(), "0"); err != nil {
-		t.Fatal(err)
-	}
+	n := deletedAtOnce(t)
 	n.Kill()
-	left := func(folder string) int {
-		entries, err := os.ReadDir(filepath.Join(n.DataDir, folder))
-		if err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
-		}
-		return len(entries)
-	}
-	t.Logf("%d folders were left by the kill", left("streams"))
+	t.Logf("%d folders were left by the kill", foldersIn(t, n, "streams"))
 	n.Restart()
-	for end := time.Now().Add(usableWithin); left("streams") > 0; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(usableWithin); foldersIn(t, n, "streams") > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d folders are left", left("streams"))
+			t.Fatalf("%d folders are left", foldersIn(t, n, "streams"))
 		}
 	}
-	if count := left("quarantine"); count > 0 {
-		t.Errorf("%d folders are in quarantine", count)
+	if left := foldersIn(t, n, "quarantine"); left > 0 {
+		t.Errorf("%d folders are in quarantine", left)
 	}
 }

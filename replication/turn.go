@@ -118,7 +118,7 @@ type turns struct {
 	startWant  chunk.LSN // OutLogStart has come
 	rolled     chunk.LSN // the last roll's snapshot, until it is committed
 	retainWant bool      // retention may allow something
-	ageWant    bool      // the log may be due to roll by age
+	ageWant    bool      // the log may be due to roll by age, or for its damage
 	asked      []retentionAsk
 	unused     []*reference // that may have lost their last session
 	// evictedTold and evictedAt are of the last time that evictions were told.
