@@ -367,7 +367,11 @@ func (s *sink) Failed(_ *replication.Batch, err error) {
 		w.reach(markBacklog)
 	}
 	w.log("failed", "%s ids %d to %d: %v", s.p, s.messages[0].id, s.messages[len(s.messages)-1].id, err)
-	w.after(w.between(100, 3*millisecond), func() {
+	late := 3 * millisecond
+	if errors.Is(err, replication.ErrBacklog) && w.chance(500) {
+		late = second // some clients look up late, and have sent more by then
+	}
+	w.after(w.between(100, late), func() {
 		s.c.dead = true
 		if s.p.reference == "" && s.p.conn == s.c {
 			s.p.hangUp()
