@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cluster/catalog"
-	"github.com/millrace/millrace/replication/protocol"
 	"github.com/millrace/millrace/segstore"
 	"github.com/millrace/millrace/wire"
 )
@@ -76,10 +75,8 @@ func (s *session) membershipOf(q *wire.Subscribe) (*membership, error) {
 		return nil, err
 	}
 	m := &membership{
-		group: catalog.GroupRef{VHost: s.vhost, Stream: q.Stream, Name: name},
-		id: catalog.MemberID{
-			Node: protocol.NodeID(s.broker.config.NodeName), Connection: s.name, Subscription: q.SubscriptionID,
-		},
+		group:     catalog.GroupRef{VHost: s.vhost, Stream: q.Stream, Name: name},
+		id:        catalog.MemberAt(s.broker.config.NodeName, s.name, q.SubscriptionID),
 		partition: catalog.Plain, spec: q.Offset,
 	}
 	if super, ok := q.Properties.Get(propertySuperStream); ok {

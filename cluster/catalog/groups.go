@@ -41,6 +41,11 @@ type MemberID struct {
 	Subscription uint8           `json:"subscription"`
 }
 
+// MemberAt names a subscription of a connection to a node.
+func MemberAt(node, connection string, subscription uint8) MemberID {
+	return MemberID{Node: protocol.NodeID(node), Connection: connection, Subscription: subscription}
+}
+
 // Role is what a member is doing.
 type Role string
 
