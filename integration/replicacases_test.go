@@ -264,6 +264,7 @@ func TestReplicaCases_journal(t *testing.T) {
 	c.streams = c.streams[:1]
 	s := c.streams[0]
 	c.start()
+	damaged := map[*harness.Node]int{}
 	for i, damage := range []struct {
 		name string
 		do   func(path string) error
@@ -274,6 +275,7 @@ func TestReplicaCases_journal(t *testing.T) {
 		{"garbage", func(p string) error { return os.WriteFile(p, bytes.Repeat([]byte("x"), 500), 0o600) }},
 	} {
 		victim := c.cluster.Nodes[i%3]
+		damaged[victim]++
 		c.killed(victim)
 		files, err := filepath.Glob(filepath.Join(victim.DataDir, "journal", "*"))
 		if err != nil || len(files) == 0 {
@@ -295,6 +297,17 @@ func TestReplicaCases_journal(t *testing.T) {
 		})
 	}
 	c.finish()
+	for _, n := range c.cluster.Nodes { // which have ended
+		disks, err := harness.ReadDisk(t, n.DataDir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range disks {
+			if d.Registration < uint64(damaged[n]) {
+				t.Errorf("node %s has lost its journal %d times, and its replica is entered as number %d", n.Name, damaged[n], d.Registration)
+			}
+		}
+	}
 }
 
 // TestReplicaCases_lastOneServes has a replica begin anew where its leader does,

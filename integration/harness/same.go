@@ -134,6 +134,8 @@ type Disk struct {
 	Digest     chunk.Digest
 	Offsets    map[string]tracking.Stored
 	Publishers map[string]tracking.Sequence
+	// Registration is the metadata's entry of the replica that the journal knows.
+	Registration uint64
 }
 
 // ReadDisk reads the replicas in a copy of a stopped node's data directory, by
@@ -185,6 +187,8 @@ func readLogs(dir, where string, found map[string]*Disk) error {
 		for _, damage := range r.Damage {
 			d.fail("%w", damage)
 		}
+		state, _ := store.Journal().State(s.Incarnation)
+		d.Registration = uint64(state.Registration)
 		found[s.Incarnation.String()] = d
 	}
 	return nil
