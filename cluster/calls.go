@@ -126,6 +126,24 @@ func (c *Cluster) PutUser(ctx context.Context, user catalog.User) error {
 	return c.do(ctx, &catalog.PutUser{Name: user.Name, Hash: user.Hash, Tags: user.Tags})
 }
 
+// CreateUser makes a user that is not there yet.
+func (c *Cluster) CreateUser(ctx context.Context, user catalog.User) error {
+	if err := CheckHash(user.Hash); err != nil {
+		return err
+	}
+	return c.do(ctx, &catalog.PutUser{Name: user.Name, Hash: user.Hash, Tags: user.Tags, New: true})
+}
+
+// ChangeUser gives a user another hash or other tags; nil leaves what there is.
+func (c *Cluster) ChangeUser(ctx context.Context, name string, hash *string, tags *[]string) error {
+	if hash != nil {
+		if err := CheckHash(*hash); err != nil {
+			return err
+		}
+	}
+	return c.do(ctx, &catalog.ChangeUser{Name: name, Hash: hash, Tags: tags})
+}
+
 // DeleteUser deletes a user and its permissions.
 func (c *Cluster) DeleteUser(ctx context.Context, name string) error {
 	return c.do(ctx, &catalog.DeleteUser{Name: name})

@@ -76,11 +76,41 @@ func (c *PutUser) apply(e *edit) []Outcome {
 	if _, ok := e.users.get(c.Name); ok && c.New {
 		return one(refuse(ErrUserExists, "%q", c.Name))
 	}
-	tags := slices.Clone(c.Tags)
-	slices.Sort(tags)
-	e.users = e.users.put(c.Name, &User{Name: c.Name, Hash: c.Hash, Tags: slices.Compact(tags)})
+	e.users = e.users.put(c.Name, &User{Name: c.Name, Hash: c.Hash, Tags: sortedTags(c.Tags)})
 	e.accessChanged()
 	return one(nil)
+}
+
+// ChangeUser gives a user another hash or other tags, and leaves what is nil.
+type ChangeUser struct {
+	Name string    `json:"name"`
+	Hash *string   `json:"hash,omitempty"`
+	Tags *[]string `json:"tags,omitempty"`
+}
+
+func (*ChangeUser) kind() string { return "user.change" }
+
+func (c *ChangeUser) apply(e *edit) []Outcome {
+	before, ok := e.users.get(c.Name)
+	if !ok {
+		return one(refuse(ErrUserMissing, "%q", c.Name))
+	}
+	after := *before
+	if c.Hash != nil {
+		after.Hash = *c.Hash
+	}
+	if c.Tags != nil {
+		after.Tags = sortedTags(*c.Tags)
+	}
+	e.users = e.users.put(c.Name, &after)
+	e.accessChanged()
+	return one(nil)
+}
+
+func sortedTags(tags []string) []string {
+	tags = slices.Clone(tags)
+	slices.Sort(tags)
+	return slices.Compact(tags)
 }
 
 // DeleteUser deletes a user with all its permissions.

@@ -127,6 +127,7 @@ func init() { // the registration table
 	enter[CreateVHost]()
 	enter[DeleteVHost]()
 	enter[PutUser]()
+	enter[ChangeUser]()
 	enter[DeleteUser]()
 	enter[SetPermission]()
 	enter[ClearPermission]()

@@ -83,6 +83,8 @@ func story() []Body {
 		&PutNode{ID: "n4", Disk: "d4", Replace: true},
 		&MarkNode{ID: "n4", Draining: true, Leaving: true},
 		&RemoveNode{ID: "n4"},
+		&ChangeUser{Name: "ada", Tags: &[]string{"monitoring", "administrator", "monitoring"}},
+		&ChangeUser{Name: "ada", Hash: &[]string{"h2"}[0]},
 		&SetGossipKey{Key: bytes.Repeat([]byte{7}, gossipKeyBytes)},
 		&ChangeGroups{[]GroupChange{
 			{Join, GroupRef{"/", "full", "app"}, 1, MemberID{"n2", "c4", 7}},
