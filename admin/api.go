@@ -51,7 +51,7 @@ func (s *Server) routes() []route {
 		{"GET", publishersPath, operator, here, (*Server).listPublishers},
 		{"GET", consumersPath, operator, here, (*Server).listConsumers},
 		{"DELETE", connectionsPath + "/{name}", administrator, here, (*Server).closeConnection},
-	}, slices.Concat(s.clusterRoutes(), s.replicaRoutes(), profileRoutes(), pageRoutes())...)
+	}, slices.Concat(s.accessRoutes(), s.clusterRoutes(), s.replicaRoutes(), profileRoutes(), pageRoutes())...)
 }
 
 // healthz answers as long as the process can answer at all.

@@ -167,12 +167,37 @@ func (h *house) Progress(_ context.Context, node string, _ chunk.Incarnation) (P
 	return Progress{CommittedLSN: 4, NextOffset: 40, DamagedSegments: 2}, nil
 }
 
-func (h *house) CreateVHost(_ context.Context, _, name string) error {
-	return h.do(&catalog.CreateVHost{Name: name})
+func (h *house) CreateVHost(_ context.Context, user, name string) error {
+	return h.do(&catalog.CreateVHost{Name: name, Owner: user})
 }
 
 func (h *house) DeleteVHost(_ context.Context, name string) error {
 	return h.do(&catalog.DeleteVHost{Name: name})
+}
+
+func (h *house) CreateUser(_ context.Context, name string, secret Secret, tags []string) error {
+	return h.do(&catalog.PutUser{Name: name, Hash: secret.Hash + secret.Password, Tags: tags, New: true})
+}
+
+func (h *house) SetPassword(_ context.Context, name string, secret Secret) error {
+	hash := secret.Hash + secret.Password
+	return h.do(&catalog.ChangeUser{Name: name, Hash: &hash})
+}
+
+func (h *house) SetTags(_ context.Context, name string, tags []string) error {
+	return h.do(&catalog.ChangeUser{Name: name, Tags: &tags})
+}
+
+func (h *house) DeleteUser(_ context.Context, name string) error {
+	return h.do(&catalog.DeleteUser{Name: name})
+}
+
+func (h *house) SetPermission(_ context.Context, p Permission) error {
+	return h.do(&catalog.SetPermission{VHost: p.VHost, User: p.User, Configure: p.Configure, Write: p.Write, Read: p.Read})
+}
+
+func (h *house) ClearPermission(_ context.Context, vhost, user string) error {
+	return h.do(&catalog.ClearPermission{VHost: vhost, User: user})
 }
 
 func (h *house) Figures(chunk.Incarnation) (Figures, error) {

@@ -123,6 +123,7 @@ func TestOpenAPI_describesEveryField(t *testing.T) {
 		Status{}, Stream{}, Bytes{}, Segment{}, Chunk{}, Verdict{}, Connection{}, Publisher{}, Consumer{}, CreateStream{}, LeaderRequest{}, Failure{},
 		Reference{}, SetOffset{}, CopyOffset{}, MovedOffset{}, ExpireOffsets{}, Retention{}, Disk{}, Certificate{}, Cluster{}, Member{}, Joining{}, StopCheck{}, Replica{}, Balance{}, Move{}, Group{}, GroupMember{}, ActivateGroup{},
 	}
+	values = append(values, VHost{}, NewVHost{}, User{}, NewUser{}, Secret{}, UserTags{}, Permission{}, Patterns{}) // access
 	for _, v := range values {
 		of := reflect.TypeOf(v)
 		compare(of.Name(), of, schemas[of.Name()])

@@ -25,6 +25,12 @@ type Metadata interface {
 	MoveLeader(ctx context.Context, stream chunk.Incarnation, node string) error
 	CreateVHost(ctx context.Context, user, name string) error
 	DeleteVHost(ctx context.Context, name string) error
+	CreateUser(ctx context.Context, name string, secret Secret, tags []string) error
+	SetPassword(ctx context.Context, name string, secret Secret) error
+	SetTags(ctx context.Context, name string, tags []string) error
+	DeleteUser(ctx context.Context, name string) error
+	SetPermission(ctx context.Context, p Permission) error
+	ClearPermission(ctx context.Context, vhost, user string) error
 }
 
 // Replicas tells about the logs of this node. A stream without a replica here
@@ -236,7 +242,7 @@ func (s *Server) admit(needed right, req *http.Request) error {
 	if !ok {
 		return errBadCredentials
 	}
-	allowed := []string{"administrator"}
+	allowed := []string{administratorTag}
 	if needed == operator {
 		allowed = append(allowed, "monitoring", "management")
 	}

@@ -94,7 +94,7 @@ lose data, 8 degraded.`,
 		streamCommand(t), publishCommand(t), consumeCommand(t), segmentCommand(t), replicaCommand(t), trackingCommand(t), consumerCommand(t),
 		publisherCommand(t), connectionCommand(t),
 		benchCommand(t), versionCommand(t),
-		statusCommand(t), clusterCommand(t), nodeCommand(t), checkCommand(t), certCommand(t),
+		statusCommand(t), clusterCommand(t), nodeCommand(t), checkCommand(t), certCommand(t), userCommand(t), permissionCommand(t), vhostCommand(t),
 		configCommand(t), generateCommand(t),
 	)
 	root.Args = noSubcommand
