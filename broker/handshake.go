@@ -174,6 +174,7 @@ func (s *session) open(q *wire.Open) error {
 		s.frames.whole = 2 * interval
 	}
 	s.broker.opened(s)
+	s.still(s.mayEnter(q.VirtualHost))
 	return nil
 }
 

@@ -36,6 +36,7 @@ func (s *session) declarePublisher(q *wire.DeclarePublisher) error {
 		return nil
 	}
 	s.respond(q.Key(), q.Correlation, wire.CodeOK)
+	s.still(s.may(catalog.Write, q.Stream))
 	return nil
 }
 

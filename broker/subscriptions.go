@@ -92,6 +92,7 @@ func (s *session) subscribe(q *wire.Subscribe) error {
 	s.respond(q.Key(), q.Correlation, wire.CodeOK)
 	// Only now, so that the answer leaves before the first Deliver.
 	s.out.start(sub, min(int(q.Credit), s.limits.Credit))
+	s.still(s.may(catalog.Read, q.Stream))
 	if sub.member != nil {
 		s.welcome(sub)
 	}

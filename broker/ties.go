@@ -223,6 +223,14 @@ func (s *session) recheck() {
 	}
 }
 
+// still is called once something that needed a right is there for recheck to
+// find. A change of rights that was told before is seen here.
+func (s *session) still(allowed bool) {
+	if !allowed {
+		s.recheck()
+	}
+}
+
 func replicaOn(stream *catalog.Stream, node string) bool {
 	for _, replica := range stream.Replicas {
 		if string(replica.Node) == node {
