@@ -1,6 +1,6 @@
 # Every target is one line; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: mutants-sim help build run test race vet lint fuzz sim bench bench-cluster bench-tracking kill-test overtake overtake-long overtake-wire goclient goclient-long long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long hostile-test group-test namespaces-long company-long replicas-long operators-test refill-long
+.PHONY: bench-tls mutants-sim help build run test race vet lint fuzz sim bench bench-cluster bench-tracking kill-test overtake overtake-long overtake-wire goclient goclient-long long soak ready ci clean start-bench crash-states mutants cluster-test cluster-long transfers-long partition-test partition-long hostile-test group-test namespaces-long company-long replicas-long operators-test refill-long
 ROUNDS ?= 10
 ADDRESSES ?=
 
@@ -31,6 +31,8 @@ bench-cluster: build ## three nodes beside one node, and with TLS between them: 
 bench-tracking: build ## what 50,000 stored offsets a second cost a publisher, in one run, and what 1 and 255 names do
 	scripts/bench-tracking.sh
 	go test ./replication -run '^$$' -bench '^BenchmarkPublish_names$$' -benchtime 2s -count 3
+bench-tls: build ## what TLS costs clients: publish and read over both ports in turn, ROUNDS (3) times (TIME=3s each)
+	ROUNDS=$(if $(filter file,$(origin ROUNDS)),3,$(ROUNDS)) scripts/bench-tls.sh
 start-bench: ## a node of 100 GB (sparse files, 5,000 segments): how soon it is ready, how long an attach takes
 	go test ./segstore -run '^TestStart_bigNode$$' -count 1 -v -start.gb 100 && go test ./segstore -run '^TestStart_bigNode$$' -count 1 -v -start.gb 200 -start.streams 1
 crash-states: ## walk STATES (2000000) different crash states (FROM, TO: numbers of scripts, to go on)

@@ -29,6 +29,7 @@ step transfers make transfers-long
 step thousand env STARVED=20 make thousand-long
 step bench make bench
 step bench-cluster make bench-cluster
+step bench-tls make bench-tls
 step bench-tracking make bench-tracking
 step start make start-bench
 step cluster make cluster-long

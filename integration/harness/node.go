@@ -248,6 +248,18 @@ func (n *Node) Put(path string, body any) (status int, answer []byte, err error)
 	return send(http.MethodPut, n.HTTP+path, bytes.NewReader(text))
 }
 
+// Send calls the node's HTTP API with a body (nil: none), as guest.
+func (n *Node) Send(method, path string, body any) (status int, answer []byte, err error) {
+	if body == nil {
+		return ask(method, n.HTTP+path)
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return 0, nil, err
+	}
+	return send(method, n.HTTP+path, bytes.NewReader(text))
+}
+
 // Post has the node's HTTP API do something, as guest.
 func (n *Node) Post(path string) (status int, answer []byte, err error) {
 	return ask(http.MethodPost, n.HTTP+path)
