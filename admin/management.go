@@ -1,9 +1,12 @@
 package admin
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/cluster/catalog"
 )
@@ -32,6 +35,10 @@ func managementRoutes() []route {
 		{"DELETE", "/api/connections/{name}", administrator, here, (*Server).closeConnection},
 		{"PUT", "/api/vhosts/{vhost}", administrator, here, (*Server).managementPutVHost},
 		{"DELETE", "/api/vhosts/{vhost}", administrator, here, (*Server).managementDeleteVHost},
+		{"PUT", "/api/users/{user}", administrator, here, (*Server).managementPutUser},
+		{"DELETE", "/api/users/{user}", administrator, here, (*Server).deleteUser},
+		{"PUT", "/api/permissions/{vhost}/{user}", administrator, here, (*Server).managementPutPermission},
+		{"DELETE", "/api/permissions/{vhost}/{user}", administrator, here, (*Server).clearPermission},
 	}
 }
 
@@ -107,5 +114,81 @@ func (s *Server) managementDeleteVHost(w http.ResponseWriter, req *http.Request)
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// managementUser is what tools send of a user. Tags are a list, or words with
+// commas between them; those that mean nothing here are left out.
+type managementUser struct {
+	Password  string          `json:"password"`
+	Hash      string          `json:"password_hash"`
+	Algorithm string          `json:"hashing_algorithm"`
+	Tags      json.RawMessage `json:"tags"`
+}
+
+// managementPutUser makes a user, or gives one that is there this password and
+// these tags.
+func (s *Server) managementPutUser(w http.ResponseWriter, req *http.Request) error {
+	var body managementUser
+	if err := readLoosely(w, req, &body); err != nil {
+		return err
+	}
+	name, tags := pathName(req, "user"), knownTags(body.Tags)
+	secret := Secret{Password: body.Password, Hash: body.Hash, Algorithm: body.Algorithm}
+	switch err := s.metadata.CreateUser(req.Context(), name, secret, tags); {
+	case err == nil:
+		w.WriteHeader(http.StatusCreated)
+		return nil
+	case !errors.Is(err, catalog.ErrUserExists):
+		return err
+	}
+	if err := s.keepsAdministrator(name, tags); err != nil {
+		return err
+	}
+	if err := s.metadata.SetPassword(req.Context(), name, secret); err != nil {
+		return err
+	}
+	if err := s.metadata.SetTags(req.Context(), name, tags); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func knownTags(text json.RawMessage) []string {
+	var given []string
+	var words string
+	if json.Unmarshal(text, &given) != nil && json.Unmarshal(text, &words) == nil {
+		given = strings.Split(words, ",")
+	}
+	known := []string{}
+	for _, tag := range given {
+		if tag = strings.TrimSpace(tag); slices.Contains(Tags, tag) {
+			known = append(known, tag)
+		}
+	}
+	return known
+}
+
+func (s *Server) managementPutPermission(w http.ResponseWriter, req *http.Request) error {
+	var body Patterns
+	if err := readLoosely(w, req, &body); err != nil {
+		return err
+	}
+	err := s.metadata.SetPermission(req.Context(), Permission{
+		User: pathName(req, "user"), VHost: pathName(req, "vhost"), Configure: body.Configure, Write: body.Write, Read: body.Read,
+	})
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// readLoosely reads a body of which tools may send more than is read.
+func readLoosely(w http.ResponseWriter, req *http.Request, into any) error {
+	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, bodyMax)).Decode(into); err != nil {
+		return fmt.Errorf("%w: %w", errBadBody, err)
+	}
 	return nil
 }

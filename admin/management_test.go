@@ -3,6 +3,7 @@ package admin
 import (
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -132,5 +133,43 @@ func TestNames_ofSlashesAlone(t *testing.T) {
 		if _, ok := h.state.VHost(name); !ok {
 			t.Errorf("%s did not create %q", path, name)
 		}
+	}
+}
+
+// TestManagement_usersAndPermissions: what clients' suites send, with more in it
+// than is read.
+func TestManagement_usersAndPermissions(t *testing.T) {
+	h := newHouse(t)
+	handler := h.server().ManagementHandler()
+	for _, row := range []struct {
+		user, method, path string
+		body               any
+		status             int
+	}{
+		{"root", "PUT", "/api/users/ann", map[string]any{"password": "pw", "tags": "monitoring, impersonator", "limits": map[string]any{}}, 201},
+		{"root", "PUT", "/api/users/ann", map[string]any{"password": "pw2", "tags": []string{"management"}}, 204},
+		{"root", "PUT", "/api/users/root", map[string]any{"password": "pw", "tags": ""}, 412},
+		{"root", "PUT", "/api/permissions/%2f/ann", map[string]any{"configure": "", "write": "^s", "read": ".*", "vhost": "/"}, 204},
+		{"root", "PUT", "/api/permissions/%2f/nobody", map[string]any{}, 404},
+		{"watcher", "PUT", "/api/permissions/%2f/watcher", map[string]any{}, 403},
+		{"watcher", "PUT", "/api/users/watcher", map[string]any{"tags": "administrator"}, 403},
+	} {
+		if res, text := call(t, handler, row.user, row.method, row.path, row.body); res.StatusCode != row.status {
+			t.Errorf("%s %s: %d %s, want %d", row.method, row.path, res.StatusCode, text, row.status)
+		}
+	}
+	if u, ok := h.state.User("ann"); !ok || u.Hash != "pw2" || !slices.Equal(u.Tags, []string{"management"}) {
+		t.Errorf("ann is %+v", u)
+	}
+	if p, ok := h.state.Permission("/", "ann"); !ok || p.Write != "^s" || p.Read != ".*" || p.Configure != "" {
+		t.Errorf("ann may %+v", p)
+	}
+	for _, path := range []string{"/api/permissions/%2f/ann", "/api/users/ann"} {
+		if res, _ := call(t, handler, "root", "DELETE", path, nil); res.StatusCode != 204 {
+			t.Errorf("DELETE %s: %d", path, res.StatusCode)
+		}
+	}
+	if _, ok := h.state.User("ann"); ok {
+		t.Error("a deleted user is there")
 	}
 }
