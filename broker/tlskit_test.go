@@ -141,14 +141,26 @@ func (h *secureHouse) secure(t testing.TB) *peer {
 	return p
 }
 
-// logged keeps what is logged at Warn.
+// logged keeps what is logged at Warn, and at Debug apart.
 type logged struct {
-	mu    sync.Mutex
-	lines []string
+	mu            sync.Mutex
+	lines, detail []string
 }
 
-func (l *logged) Debug(string, ...any) {}
-func (l *logged) Info(string, ...any)  {}
+func (l *logged) Debug(message string, pairs ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.detail = append(l.detail, message+fmt.Sprint(pairs...))
+}
+
+// says whether one of the details has the part.
+func (l *logged) says(part string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(strings.Join(l.detail, "\n"), part)
+}
+
+func (l *logged) Info(string, ...any) {}
 func (l *logged) Warn(message string, pairs ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
