@@ -3,6 +3,7 @@ package broker_test
 import (
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -242,8 +243,8 @@ func TestTLS_unfinishedHandshakeIsCut(t *testing.T) {
 }
 
 func timedOut(err error) bool {
-	e, ok := err.(net.Error)
-	return ok && e.Timeout()
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
 }
 
 // TestTLS_probesAreSilent: a load balancer that looks whether the port is open
