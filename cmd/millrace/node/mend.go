@@ -28,10 +28,15 @@ type mender struct {
 	// other messages.
 	compared, differing atomic.Uint64
 
+	// try is one attempt at a stream; true: nothing is left to do.
+	try func(ctx context.Context, stream chunk.Incarnation) bool
+
 	wake chan struct{} // capacity 1
 
 	mu      sync.Mutex // guards all below
 	damaged map[chunk.Incarnation]*attempt
+	// mending are the streams that are tried now, mendsMax at most.
+	mending map[chunk.Incarnation]bool
 	// told are differences that the log has been told of.
 	told map[difference]bool
 }
@@ -53,6 +58,10 @@ const (
 	// once more.
 	mendFirst = time.Second
 	mendMost  = 10 * time.Minute
+	// mendsMax bounds the streams that are mended at a time: one whose peer does
+	// not answer keeps none of the others waiting, and what they fetch together
+	// leaves room on links and disk.
+	mendsMax = 4
 	// mendPatience bounds one attempt.
 	mendPatience = 10 * time.Minute
 	// compareEvery is the time between two comparisons of all replicas here.
@@ -62,9 +71,11 @@ const (
 )
 
 func newMender(n *Node) *mender {
-	return &mender{
-		n: n, damaged: map[chunk.Incarnation]*attempt{}, told: map[difference]bool{}, wake: make(chan struct{}, 1),
+	m := &mender{
+		n: n, damaged: map[chunk.Incarnation]*attempt{}, mending: map[chunk.Incarnation]bool{}, told: map[difference]bool{}, wake: make(chan struct{}, 1),
 	}
+	m.try = m.mend
+	return m
 }
 
 // start mends and compares until ctx ends.
@@ -89,6 +100,11 @@ func (m *mender) found(stream chunk.Incarnation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.damaged[stream] = &attempt{wait: mendFirst}
+	m.look()
+}
+
+// look has mendAll look what is due.
+func (m *mender) look() {
 	select {
 	case m.wake <- struct{}{}:
 	default:
@@ -99,12 +115,7 @@ func (m *mender) mendAll(ctx context.Context) {
 	for {
 		due, rest := m.due(time.Now())
 		for stream, try := range due {
-			if m.mend(ctx, stream) {
-				m.over(stream, try)
-			}
-		}
-		if len(due) > 0 {
-			continue // it took its time
+			m.work.Go(func() { m.over(stream, try, m.try(ctx, stream)) })
 		}
 		timer := time.NewTimer(rest)
 		select {
@@ -118,30 +129,41 @@ func (m *mender) mendAll(ctx context.Context) {
 	}
 }
 
-// due returns the streams whose time has come, or how long none's will.
+// due returns the streams whose time has come, as many as may be mended beside
+// those that are, and how long none's will come. They count as being mended.
 func (m *mender) due(now time.Time) (due map[chunk.Incarnation]*attempt, rest time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	due, rest = map[chunk.Incarnation]*attempt{}, mendMost
 	for stream, p := range m.damaged {
+		if m.mending[stream] {
+			continue // its end is told
+		}
 		if wait := p.at.Sub(now); wait > 0 {
 			rest = min(rest, wait)
 			continue
 		}
-		due[stream] = p
-		p.at, p.wait = now.Add(p.wait), min(2*p.wait, mendMost)
+		if len(m.mending) == mendsMax {
+			continue // an end is told
+		}
+		due[stream], m.mending[stream] = p, true
 	}
 	return due, rest
 }
 
-// over forgets a stream's damage, unless more of it was found since the attempt
-// began.
-func (m *mender) over(stream chunk.Incarnation, try *attempt) {
+// over ends an attempt, and forgets the stream's damage if it is mended, unless
+// more was found since the attempt began.
+func (m *mender) over(stream chunk.Incarnation, try *attempt, mended bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.damaged[stream] == try {
+	delete(m.mending, stream)
+	switch {
+	case !mended:
+		try.at, try.wait = time.Now().Add(try.wait), min(2*try.wait, mendMost)
+	case m.damaged[stream] == try:
 		delete(m.damaged, stream)
 	}
+	m.look()
 }
 
 // mend tries once to fetch what is damaged in a stream's log here. True: it is

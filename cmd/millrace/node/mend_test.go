@@ -1,11 +1,15 @@
 package node
 
 import (
+	"context"
 	"errors"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/segstore/chunk"
 )
 
 // TestMend_compare holds boundaries against each other; logs start, roll and are
@@ -43,7 +47,7 @@ func TestMend_compare(t *testing.T) {
 }
 
 // TestMend_foundMeanwhile: damage that is found while an attempt is under way is
-// mended too, whatever becomes of the attempt.
+// mended too, behind it, whatever becomes of the attempt.
 func TestMend_foundMeanwhile(t *testing.T) {
 	m := newMender(nil)
 	now := time.Now()
@@ -52,16 +56,61 @@ func TestMend_foundMeanwhile(t *testing.T) {
 	if len(due) != 1 {
 		t.Fatalf("%d streams are due, want 1", len(due))
 	}
-	if again, rest := m.due(now); len(again) != 0 || rest != mendFirst {
-		t.Errorf("%d streams are due at once again, the next in %v", len(again), rest)
-	}
 	m.found(1)
-	m.over(1, due[1])
+	if again, _ := m.due(now); len(again) != 0 {
+		t.Error("a stream is tried twice at a time")
+	}
+	m.over(1, due[1], true)
 	if due, _ = m.due(now); len(due) != 1 {
 		t.Error("what was found meanwhile is forgotten")
 	}
-	m.over(1, due[1])
-	if due, rest := m.due(now.Add(time.Hour)); len(due) != 0 || rest != mendMost {
+	m.over(1, due[1], false)
+	if due, rest := m.due(time.Now()); len(due) != 0 || rest > mendFirst || rest < mendFirst/2 {
+		t.Errorf("behind an attempt that failed %d streams are due, the next in %v", len(due), rest)
+	}
+	due, _ = m.due(now.Add(time.Hour))
+	m.over(1, due[1], true)
+	if due, rest := m.due(now.Add(2 * time.Hour)); len(due) != 0 || rest != mendMost {
 		t.Errorf("after the mending %d streams are due, the next in %v", len(due), rest)
 	}
+}
+
+// TestMend_besideEachOther: streams whose peers do not answer keep no other one
+// waiting, until so many wait that it would be too much at a time.
+func TestMend_besideEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMender(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var mu sync.Mutex
+		tried := map[chunk.Incarnation]int{}
+		now, most := 0, 0
+		m.try = func(ctx context.Context, stream chunk.Incarnation) bool {
+			mu.Lock()
+			tried[stream]++
+			now++
+			most = max(most, now)
+			mu.Unlock()
+			if stream < mendsMax {
+				<-ctx.Done() // a peer that does not answer
+			}
+			time.Sleep(time.Second)
+			mu.Lock()
+			now--
+			mu.Unlock()
+			return true
+		}
+		m.work.Go(func() { m.mendAll(ctx) })
+		for stream := range chunk.Incarnation(20) {
+			m.found(stream + 1)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		mu.Lock()
+		if len(tried) != 20 || most > mendsMax || now != mendsMax-1 {
+			t.Errorf("%d of 20 streams were tried, %d at most at a time, %d are", len(tried), most, now)
+		}
+		mu.Unlock()
+		cancel()
+		m.work.Wait()
+	})
 }
