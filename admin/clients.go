@@ -90,38 +90,37 @@ func (s *Server) listConnections(w http.ResponseWriter, req *http.Request) error
 }
 
 func (s *Server) listPublishers(w http.ResponseWriter, req *http.Request) error {
-	own := s.sessions.Publishers()
-	for i := range own {
-		own[i].Node = s.self()
-	}
-	all, err := across(s, req, publishersPath, own)
+	all, err := atStreams(s, req, publishersPath, s.sessions.Publishers(), func(p *Publisher) *AtStream { return &p.AtStream })
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(all.Items, func(a, b Publisher) int {
-		return cmp.Or(cmp.Compare(a.VHost, b.VHost), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Reference, b.Reference),
-			cmp.Compare(a.Node, b.Node), cmp.Compare(a.Connection, b.Connection), cmp.Compare(a.ID, b.ID))
-	})
 	writeJSON(w, http.StatusOK, all)
 	return nil
 }
 
 func (s *Server) listConsumers(w http.ResponseWriter, req *http.Request) error {
-	own := s.sessions.Consumers()
-	for i := range own {
-		own[i].Node = s.self()
-	}
-	all, err := across(s, req, consumersPath, own)
+	all, err := atStreams(s, req, consumersPath, s.sessions.Consumers(), func(c *Consumer) *AtStream { return &c.AtStream })
 	if err != nil {
 		return err
 	}
 	s.explain(all.Items)
-	slices.SortFunc(all.Items, func(a, b Consumer) int {
+	writeJSON(w, http.StatusOK, all)
+	return nil
+}
+
+// atStreams is what the connections of all nodes have at streams, by stream and
+// reference.
+func atStreams[T any](s *Server, req *http.Request, path string, own []T, at func(*T) *AtStream) (Across[T], error) {
+	for i := range own {
+		at(&own[i]).Node = s.self()
+	}
+	all, err := across(s, req, path, own)
+	slices.SortFunc(all.Items, func(x, y T) int {
+		a, b := at(&x), at(&y)
 		return cmp.Or(cmp.Compare(a.VHost, b.VHost), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Reference, b.Reference),
 			cmp.Compare(a.Node, b.Node), cmp.Compare(a.Connection, b.Connection), cmp.Compare(a.ID, b.ID))
 	})
-	writeJSON(w, http.StatusOK, all)
-	return nil
+	return all, err
 }
 
 // closeConnection closes a connection on whichever node it is, or on the one that

@@ -19,8 +19,9 @@ func crowd(t *testing.T) *pair {
 	for port, h := range map[int]*house{1: p.house, 2: p.n2, 3: p.n2} {
 		name := clientOf(port)
 		h.sessions[name] = Connection{Name: name, VHost: "/"}
-		h.publishers = append(h.publishers, Publisher{Stream: "s", VHost: "/", Connection: name, Published: uint64(port)})
-		h.consumers = append(h.consumers, Consumer{Stream: "s", VHost: "/", Connection: name, Consumed: uint64(port)})
+		at := AtStream{Stream: "s", VHost: "/", Connection: name}
+		h.publishers = append(h.publishers, Publisher{AtStream: at, Published: uint64(port)})
+		h.consumers = append(h.consumers, Consumer{AtStream: at, Consumed: uint64(port)})
 	}
 	return p
 }

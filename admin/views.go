@@ -315,9 +315,8 @@ type Connection struct {
 	Properties    map[string]string `json:"client_properties"`
 }
 
-// Publisher is one of a connection's publishers. Counts are of messages, a
-// sub-batch being one, since it was declared.
-type Publisher struct {
+// AtStream is what a connection has at a stream.
+type AtStream struct {
 	Stream     string `json:"stream"`
 	VHost      string `json:"vhost"`
 	Reference  string `json:"reference,omitempty"`
@@ -325,24 +324,24 @@ type Publisher struct {
 	Connection string `json:"connection"`
 	User       string `json:"user"`
 	ID         int    `json:"id"` // within its connection
-	Published  uint64 `json:"published"`
-	Confirmed  uint64 `json:"confirmed"`
-	Refused    uint64 `json:"refused"`
+}
+
+// Publisher is one of a connection's publishers. Counts are of messages, a
+// sub-batch being one, since it was declared.
+type Publisher struct {
+	AtStream
+	Published uint64 `json:"published"`
+	Confirmed uint64 `json:"confirmed"`
+	Refused   uint64 `json:"refused"`
 }
 
 // Consumer is one of a connection's subscriptions.
 type Consumer struct {
-	Stream     string  `json:"stream"`
-	VHost      string  `json:"vhost"`
-	Reference  string  `json:"reference,omitempty"`
-	Node       string  `json:"node"`
-	Connection string  `json:"connection"`
-	User       string  `json:"user"`
-	ID         int     `json:"id"`               // within its connection
-	Offset     *uint64 `json:"offset,omitempty"` // of the last message sent; nil before the first
-	Lag        *uint64 `json:"lag_messages,omitempty"`
-	Consumed   uint64  `json:"consumed"` // messages sent
-	Credit     int     `json:"credit"`   // chunks that it may be sent
+	AtStream
+	Offset   *uint64 `json:"offset,omitempty"` // of the last message sent; nil before the first
+	Lag      *uint64 `json:"lag_messages,omitempty"`
+	Consumed uint64  `json:"consumed"` // messages sent
+	Credit   int     `json:"credit"`   // chunks that it may be sent
 	// Activity of a single active consumer is single_active or waiting; Why says
 	// what it waits for, or why it is it. Both are empty for others.
 	Activity string `json:"activity,omitempty"`

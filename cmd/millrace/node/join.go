@@ -132,7 +132,7 @@ func (s sessions) Publishers() []admin.Publisher {
 	for _, c := range s.Broker.Connections() {
 		for _, p := range c.Publishers {
 			list = append(list, admin.Publisher{
-				Stream: p.Stream, VHost: c.VHost, Reference: p.Reference, Connection: c.Name, User: c.User, ID: int(p.ID),
+				AtStream:  admin.AtStream{Stream: p.Stream, VHost: c.VHost, Reference: p.Reference, Connection: c.Name, User: c.User, ID: int(p.ID)},
 				Published: p.Published, Confirmed: p.Confirmed, Refused: p.Errored,
 			})
 		}
@@ -145,8 +145,10 @@ func (s sessions) Consumers() []admin.Consumer {
 	for _, c := range s.Broker.Connections() {
 		for _, q := range c.Consumers {
 			consumer := admin.Consumer{
-				Stream: q.Stream, VHost: c.VHost, Reference: q.Properties["name"], Connection: c.Name, User: c.User,
-				ID: int(q.SubscriptionID), Consumed: q.Consumed, Credit: q.Credits,
+				AtStream: admin.AtStream{
+					Stream: q.Stream, VHost: c.VHost, Reference: q.Properties["name"], Connection: c.Name, User: c.User, ID: int(q.SubscriptionID),
+				},
+				Consumed: q.Consumed, Credit: q.Credits,
 			}
 			if q.Activity != "up" {
 				consumer.Activity = q.Activity
