@@ -261,6 +261,7 @@ func TestReplicaCases_damagedReplicaLeads(t *testing.T) {
 func TestReplicaCases_journal(t *testing.T) {
 	replicaCases(t)
 	c := newClusterTest(t)
+	all := c.streams
 	c.streams = c.streams[:1]
 	s := c.streams[0]
 	c.start()
@@ -295,6 +296,9 @@ func TestReplicaCases_journal(t *testing.T) {
 			status, _, err := victim.Put("/api/v1/streams/%2F/"+s.name+"/leader", admin.LeaderRequest{Node: victim.Name})
 			return err == nil && status == 200 && c.cluster.Leader(s.name) == victim
 		})
+		for _, idle := range all[1:] { // it has lost what these promised too
+			c.level(idle)
+		}
 	}
 	c.finish()
 	for _, n := range c.cluster.Nodes { // which have ended
