@@ -49,6 +49,19 @@ func TestTogether_threeNodes(t *testing.T) {
 			t.Errorf("the stream made while %s is down is on %v, not on %s", first.name, made.Voters(), s.name)
 		}
 	}
+	single, err := catalog.ParseArguments(map[string]string{"initial-cluster-size": "1", "queue-leader-locator": "balanced"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 6 {
+		name := fmt.Sprint("single-", i)
+		if err := rest[0].CreateStream(within(t), CreateStream{VHost: "/", Name: name, Arguments: single}); err != nil {
+			t.Fatal(err)
+		}
+		if made, _ := rest[0].View().Stream("/", name); made == nil || len(made.Voters()) != 1 || made.Voters()[0] == first.name {
+			t.Errorf("the stream %s of one replica, made while %s is down: %+v", name, first.name, made)
+		}
+	}
 	if err := rest[1].DeleteStream(within(t), "/", "by-n1"); err != nil {
 		t.Fatal(err)
 	}
