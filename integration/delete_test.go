@@ -9,7 +9,6 @@ import (
 
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/integration/harness"
-	"github.com/millrace/millrace/wire"
 )
 
 // deletedAtOnce returns a node on which fifty streams have been deleted just now.
@@ -21,19 +20,15 @@ func deletedAtOnce(t *testing.T) *harness.Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Abort)
-	const streams = 50
-	for i := range streams {
-		if err := conn.Create(t.Context(), fmt.Sprint(i), nil); err != nil {
-			t.Fatal(err)
-		}
+	// One command deletes more than are removed at a time.
+	var names, keys []string
+	for i := range 50 {
+		names, keys = append(names, fmt.Sprintf("s-%d", i)), append(keys, fmt.Sprint(i))
 	}
-	for i := range streams {
-		if err := conn.SendCommand(&wire.Delete{Correlation: 1_000_000, Stream: fmt.Sprint(i)}); err != nil {
-			t.Fatal(err)
-		}
+	if err := conn.CreateSuperStream(t.Context(), "s", names, keys, nil); err != nil {
+		t.Fatal(err)
 	}
-	// The answer proves that all of the deletions before it were answered.
-	if _, err := conn.Metadata(t.Context(), "0"); err != nil {
+	if err := conn.DeleteSuperStream(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}
 	return n

@@ -40,10 +40,11 @@ func (r *residents) settleAll() {
 		select {
 		case <-r.wake:
 		case <-r.ctx.Done():
-			r.askRest()
+			r.askRest(r.takeDirty())
 			return
 		}
-		for _, i := range r.takeDirty() {
+		list := r.takeDirty()
+		for at, i := range list {
 			if !r.begin(i) {
 				continue
 			}
@@ -55,6 +56,7 @@ func (r *residents) settleAll() {
 			case r.places <- struct{}{}:
 			case <-r.ctx.Done():
 				r.end(i)
+				r.askRest(append(list[at:], r.takeDirty()...))
 				return
 			}
 			r.work.Go(func() {
@@ -77,8 +79,8 @@ func (r *residents) tellRunning(i chunk.Incarnation) bool {
 }
 
 // askRest has what was given up last removed by the replicas' close.
-func (r *residents) askRest() {
-	for _, i := range r.takeDirty() {
+func (r *residents) askRest(list []chunk.Incarnation) {
+	for _, i := range list {
 		if s, known := r.stream(i); !known || !r.holds(s) {
 			r.giveUp(i)
 		}
