@@ -108,6 +108,39 @@ func TestRights_everyCommand(t *testing.T) {
 	}
 }
 
+// TestRights_onTheNameThatIsStored: a create drops line ends from names, and who may
+// not have what is left does not get it by them.
+func TestRights_onTheNameThatIsStored(t *testing.T) {
+	h := serve(t, nil)
+	h.addUser(t, "ann", "pw")
+	h.permit(t, "ann", "/", "^[^_]", "^[^_]", "^[^_]")
+	p, boss := h.openAs(t, "ann", "pw", &wire.Tune{FrameMax: 1 << 20}), h.open(t)
+	for _, row := range []struct {
+		command string
+		request wire.Command
+		want    wire.ResponseCode
+	}{
+		{"a stream", &wire.Create{Correlation: 1, Stream: "\n_admin"}, wire.CodeAccessRefused},
+		{"a super stream", superStreamOf("\n_admin", "ok"), wire.CodeAccessRefused},
+		{"a partition", superStreamOf("x", "\n_admin"), wire.CodeAccessRefused},
+		{"a later partition", superStreamOf("x", "ok", "\r\n_admin"), wire.CodeAccessRefused},
+		{"a partition of an allowed name", superStreamOf("x", "\nok"), wire.CodeOK},
+	} {
+		if got := codeIn(p.ask(row.request)); got != row.want {
+			t.Errorf("%s: code %d, want %d", row.command, got, row.want)
+		}
+		if got := codeIn(boss.ask(&wire.StreamStats{Correlation: 1, Stream: "_admin"})); got != wire.CodeStreamDoesNotExist {
+			t.Errorf("after %s: code %d of the stream, want none", row.command, got)
+		}
+	}
+}
+
+func superStreamOf(name string, partitions ...string) *wire.CreateSuperStream {
+	return &wire.CreateSuperStream{
+		Correlation: 1, Name: name, Partitions: wire.StringsOf(partitions...), BindingKeys: wire.StringsOf(partitions...), Arguments: wire.PropertiesOf(),
+	}
+}
+
 func superStream(name string) *wire.CreateSuperStream {
 	return &wire.CreateSuperStream{
 		Correlation: 1, Name: name, Partitions: wire.StringsOf(name+"-0", name+"-1"), BindingKeys: wire.StringsOf("0", "1"), Arguments: wire.PropertiesOf(),

@@ -97,6 +97,11 @@ func (s *session) wantedSuperStream(q *wire.CreateSuperStream) (CreateSuperStrea
 		return request, err
 	}
 	streams, keys := q.Partitions.Slice(), q.BindingKeys.Slice()
+	for i, stream := range streams { // the rights count on what is stored
+		if streams[i], err = catalog.StreamName(stream); err != nil {
+			return request, err
+		}
+	}
 	if !s.mayOwn(request.Name, streams) {
 		return request, errAccess
 	}
@@ -104,11 +109,7 @@ func (s *session) wantedSuperStream(q *wire.CreateSuperStream) (CreateSuperStrea
 		return request, fmt.Errorf("%w: %d partitions and %d binding keys, at most %d", errPartitions, len(streams), len(keys), partitionsMax)
 	}
 	for i, stream := range streams {
-		name, err := catalog.StreamName(stream)
-		if err != nil {
-			return request, err
-		}
-		request.Partitions = append(request.Partitions, catalog.Partition{Stream: name, Key: keys[i]})
+		request.Partitions = append(request.Partitions, catalog.Partition{Stream: stream, Key: keys[i]})
 	}
 	request.Arguments, err = catalog.ParseArguments(q.Arguments.Map())
 	if err != nil || q.Arguments.Len() > argumentsMax {
