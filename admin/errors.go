@@ -31,6 +31,7 @@ var (
 
 	errNoCredentials   = errors.New("credentials are needed")
 	errBadCredentials  = errors.New("user or password is wrong")
+	errOtherHost       = errors.New("this node does not go by the name that it was asked under")
 	errNotAllowed      = errors.New("the user's tags do not allow this")
 	errBadBody         = errors.New("the body is not the JSON that this call takes")
 	errNoConnection    = errors.New("no such connection")
@@ -50,6 +51,7 @@ var statuses = []struct {
 }{
 	{errNoCredentials, http.StatusUnauthorized, "no_credentials", "send a user and password (basic authentication)"},
 	{errBadCredentials, http.StatusUnauthorized, "bad_credentials", "check user and password; guest is let in from loopback alone"},
+	{errOtherHost, http.StatusMisdirectedRequest, "other_host", "ask it by its IP address, localhost or its node name, or name the host in its setting http.hosts"},
 	{errNotAllowed, http.StatusForbidden, "not_allowed", "use a user tagged administrator (monitoring is enough to look)"},
 	{errBadBody, http.StatusBadRequest, "bad_body", "see /api/v1/openapi.yaml"},
 	{catalog.ErrBadArgument, http.StatusBadRequest, "bad_argument", ""},

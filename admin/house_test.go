@@ -354,7 +354,7 @@ func authenticate(_, password string, remote netip.Addr) error {
 
 // server joins the house to a Server.
 func (h *house) server() *Server {
-	return New(Parts{Metadata: h, Replicas: h, Tracking: h, Sessions: h, Node: h, Membership: h, Placement: h, Groups: h, Peers: h, Authenticate: authenticate, Log: hclog.NewNullLogger()})
+	return New(Parts{Metadata: h, Replicas: h, Tracking: h, Sessions: h, Node: h, Membership: h, Placement: h, Groups: h, Peers: h, Authenticate: authenticate, Hosts: []string{"example.com", h.Name()}, Log: hclog.NewNullLogger()})
 }
 
 // call asks handler as user (none if empty) and returns status and body.

@@ -129,6 +129,7 @@ type Server struct {
 	peers        Peers
 	inner        http.Handler // answers other nodes
 	authenticate Authenticate
+	hosts        hosts
 	log          hclog.Logger
 	registry     *prometheus.Registry
 }
@@ -145,7 +146,10 @@ type Parts struct {
 	Groups       Groups
 	Peers        Peers
 	Authenticate Authenticate
-	Log          hclog.Logger
+	// Hosts are the names that operators may ask this node under, besides IP
+	// addresses and localhost.
+	Hosts []string
+	Log   hclog.Logger
 }
 
 // New joins a server.
@@ -153,7 +157,7 @@ func New(parts Parts) *Server {
 	s := &Server{
 		metadata: parts.Metadata, replicas: parts.Replicas, tracking: parts.Tracking, sessions: parts.Sessions,
 		node: parts.Node, membership: parts.Membership, placement: parts.Placement, groups: parts.Groups, peers: parts.Peers,
-		authenticate: parts.Authenticate, log: parts.Log,
+		authenticate: parts.Authenticate, hosts: hostsOf(parts.Hosts), log: parts.Log,
 	}
 	s.registry = newRegistry(s)
 	mux := http.NewServeMux()
@@ -194,10 +198,14 @@ type route struct {
 
 func (r route) pattern() string { return r.method + " " + r.path }
 
-// guard proves the caller's right and turns errors into answers.
+// guard proves the name and the right that the caller asks under, and turns errors into answers.
 func (s *Server) guard(r route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if err := s.admit(r.right, req); err != nil {
+		err := s.addressed(r.right, req)
+		if err == nil {
+			err = s.admit(r.right, req)
+		}
+		if err != nil {
 			writeFailure(w, err)
 			return
 		}

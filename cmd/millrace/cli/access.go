@@ -165,6 +165,7 @@ var exitCodes = map[int]int{
 	http.StatusBadRequest:         exitUsage,
 	http.StatusUnauthorized:       exitNotAllowed,
 	http.StatusForbidden:          exitNotAllowed,
+	http.StatusMisdirectedRequest: exitNotAllowed,
 	http.StatusNotFound:           exitNotFound,
 	http.StatusConflict:           exitConflict,
 	http.StatusPreconditionFailed: exitUnsafe,

@@ -31,6 +31,9 @@ type Config struct {
 	HTTPAddr       string
 	HTTPTLSAddr    string // empty: not served
 	ManagementAddr string // empty: not served
+	// HTTPHosts are names that operators may ask the node under, besides those
+	// that it goes by anyway.
+	HTTPHosts      []string
 	NodeAddr       string
 	NodeAdvertised string // empty: NodeAddr, with the port that it got
 	GossipAddr     string // empty: NodeAddr's host, and port 7946
@@ -220,6 +223,11 @@ func (c Config) Validate() error {
 	} {
 		if p.percent < 0 || p.percent > p.most {
 			bad(p.key, "%d is not from 0 to %d", p.percent, p.most)
+		}
+	}
+	for _, host := range c.HTTPHosts {
+		if host == "" || strings.ContainsAny(host, ":/*@ ") {
+			bad("http.hosts", "%q is no host's name alone, such as broker.example.com", host)
 		}
 	}
 	for _, addr := range c.Join {

@@ -154,8 +154,9 @@ func TestValidate_saysEveryProblem(t *testing.T) {
 	c.DataDir, c.StreamAddr, c.AdvertisedPort = "", "5552", 70000
 	c.LogLevel, c.NodeName, c.BootstrapExpect = "loud", "a/b", 300
 	c.Join = []string{"n2"}
+	c.HTTPHosts = []string{"http://broker.example.com:7080"}
 	err := c.Validate()
-	for _, key := range []string{"data.dir", "stream.addr", "advertised.port", "log.level", "node.name", "bootstrap.expect", "join", "cluster.secret_file"} {
+	for _, key := range []string{"data.dir", "stream.addr", "advertised.port", "log.level", "node.name", "bootstrap.expect", "join", "cluster.secret_file", "http.hosts"} {
 		if err == nil || !strings.Contains(err.Error(), key+":") {
 			t.Errorf("%s is wrong, but the error does not say so: %v", key, err)
 		}

@@ -29,6 +29,7 @@ var settings = []setting{
 	{"tls.login_from", "what in its certificate names a client that logs in by it (EXTERNAL): common_name, distinguished_name or subject_alternative_name", false, func(c *Config) any { return &c.Broker.CertificateLogin }},
 	{"http.addr", "where the page, the HTTP API and the metrics are", false, func(c *Config) any { return &c.HTTPAddr }},
 	{"http.tls.addr", "where the same is over TLS; empty = not served", false, func(c *Config) any { return &c.HTTPTLSAddr }},
+	{"http.hosts", "names, besides this node's own, that the page and both HTTP APIs may be asked under; IP addresses and localhost always may", false, func(c *Config) any { return &c.HTTPHosts }},
 	{"management.addr", "where the subset of the management API is; empty = not served", false, func(c *Config) any { return &c.ManagementAddr }},
 	{"node.addr", "where other nodes connect", false, func(c *Config) any { return &c.NodeAddr }},
 	{"node.advertised", "host:port that other nodes are told to connect to, where they reach node.addr by another way", true, func(c *Config) any { return &c.NodeAdvertised }},

@@ -316,7 +316,7 @@ func (n *Node) openBroker(context.Context) error {
 func (n *Node) serveOperators(context.Context) error {
 	server := admin.New(admin.Parts{
 		Metadata: metadata{n.cluster}, Replicas: figures{n}, Tracking: readers{n}, Sessions: sessions{n.broker}, Node: n, Membership: membership{n.cluster}, Placement: placement{n}, Groups: metadata{n.cluster},
-		Peers: operators{n.transport}, Authenticate: n.broker.Authenticate, Log: n.log.Named("admin"),
+		Peers: operators{n.transport}, Authenticate: n.broker.Authenticate, Hosts: hostNames(n.config), Log: n.log.Named("admin"),
 	})
 	n.requests.handle(groupAdmin, n.waiting(n.servePeer(server)))
 	n.serveHTTP(server.Handler(), n.listeners.http)
