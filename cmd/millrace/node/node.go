@@ -325,12 +325,18 @@ func (n *Node) serveOperators(context.Context) error {
 	return nil
 }
 
+// headerBytesMax bounds what a stranger can have a node keep before it is known
+// who asks; a request of ours has some hundred bytes.
+const headerBytesMax = 64 << 10
+
+// serveHTTP bounds requests' headers, and no answer's time: a profile or a check
+// of all of a stream's bytes takes as long as it takes.
 func (n *Node) serveHTTP(handler http.Handler, on []net.Listener) {
 	if len(on) == 0 {
 		return
 	}
 	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: handler, MaxHeaderBytes: headerBytesMax, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: n.log.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
 	n.https = append(n.https, server)
