@@ -22,7 +22,7 @@ func (b *Broker) note(s *session, err error) {
 		b.complain(s.peer, err, "guess", untrusted(err))
 	case errors.As(err, &broken) && s.state != open:
 		b.complain(s.peer, err, "guess", foreign(s.frames.first[:]))
-	case errors.As(err, &broken), errors.Is(err, errBlocked):
+	case errors.As(err, &broken), errors.Is(err, errBlocked), errors.Is(err, errKeyChanges):
 		b.complain(s.peer, err, "connection", s.name)
 	case errors.As(err, new(withheld)):
 		b.complain(s.peer, err)

@@ -18,6 +18,9 @@ var errUnsecured = errors.New("TLS handshake failed")
 // none that names a user.
 var errNoCertificate = errors.New("the client has shown no certificate that names a user: see tls.client_ca, tls.verify and tls.login_from")
 
+// errKeyChanges: the answers to a client's changes of keys have piled up.
+var errKeyChanges = errors.New("client asked for too many changes of keys under TLS")
+
 // secure puts a fresh connection under TLS: the session then reads and writes
 // through it. The socket stays what kill closes, since closing TLS waits for a
 // client that does not read.
@@ -116,22 +119,50 @@ func (b *Broker) loginByCertificate(s *session) (credentials, error) {
 // to a change of keys, goes with the next round.
 type cork struct {
 	net.Conn
-	mu     sync.Mutex // guards the fields below
-	in     bool
-	sealed []byte // whole records
+	mu      sync.Mutex // guards the fields below
+	in      bool
+	sealed  []byte // whole records
+	writing bool   // the broker does, so that what comes is its own
+	answers int    // bytes of sealed that are not the broker's
+	failed  error  // once set, reads and the broker's writes end with it
 }
 
-// sealedBytesMax is from which size on records are sent before there are more.
-const sealedBytesMax = 256 << 10
+const (
+	// sealedBytesMax is from which size on records are sent before there are more.
+	sealedBytesMax = 256 << 10
+	// answersBytesMax bounds what TLS collects while the broker has nothing to
+	// write: as much as a client asks for, without having logged in. It is some
+	// 2400 changes of keys, and an honest client makes one in many gigabytes.
+	answersBytesMax = 64 << 10
+)
 
 func (c *cork) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.in {
+	switch {
+	case !c.in:
 		return c.Conn.Write(p)
+	case c.writing && c.failed != nil:
+		return 0, c.failed
+	case !c.writing && c.answers+len(p) > answersBytesMax:
+		c.failed = errKeyChanges // which the next read says: TLS tells nobody of errors here
+		return len(p), nil
+	case !c.writing:
+		c.answers += len(p)
 	}
 	c.sealed = append(c.sealed, p...)
 	return len(p), nil
+}
+
+// Read ends the connection once answers have piled up.
+func (c *cork) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	failed := c.failed
+	c.mu.Unlock()
+	if failed != nil {
+		return 0, failed
+	}
+	return c.Conn.Read(p)
 }
 
 // put has records collected from now on, or not any more.
@@ -141,16 +172,23 @@ func (c *cork) put(in bool) {
 	c.in = in
 }
 
-// expect makes room for so many bytes.
-func (c *cork) expect(bytes int) {
+// begin makes room for so many bytes that the broker writes, until end.
+func (c *cork) begin(bytes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.writing = true
 	if len(c.sealed) > 0 || cap(c.sealed) >= bytes {
 		return
 	}
 	if run := takeRun(); run != nil {
 		c.sealed = run
 	}
+}
+
+func (c *cork) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writing = false
 }
 
 func (c *cork) full() bool {
@@ -168,7 +206,7 @@ func (c *cork) drain(send func([]byte) error) error {
 		return nil
 	}
 	err := send(c.sealed)
-	c.sealed = giveRun(c.sealed[:0])
+	c.sealed, c.answers = giveRun(c.sealed[:0]), 0
 	return err
 }
 
@@ -182,7 +220,8 @@ func (w *writer) seal(pieces ...[]byte) error {
 	for _, p := range pieces {
 		size += len(p)
 	}
-	s.cork.expect(size)
+	s.cork.begin(size)
+	defer s.cork.end()
 	for _, p := range pieces {
 		for len(p) > 0 {
 			n := min(len(p), sealedPiece)
