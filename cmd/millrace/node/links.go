@@ -116,11 +116,12 @@ func (h handler) Down(peer protocol.NodeID, why error) {
 
 // openLinks opens the port between nodes, unless the node stays alone.
 func (n *Node) openLinks(context.Context) error {
-	s := securityOf(n.config)
+	s := securityOf(n.config, n.log.Named("link"))
 	if s == nil {
 		return nil
 	}
 	n.security = s
+	n.serving.Go(func() { s.follow(n.running) })
 	l, err := net.Listen("tcp", n.config.NodeAddr)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -9,17 +10,21 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/millrace/millrace/cmd/millrace/config"
 	"github.com/millrace/millrace/replication/link"
 )
 
 // security proves this node to others: a certificate, a shared secret, or both.
 // Files are read again when they have changed, so that keys rotate without a
-// restart; a file that can't be read any more leaves what was read last.
+// restart; such that can't be read leave what was read last, and that is told.
 type security struct {
 	cert, key, authorities, secret string // paths; cert and secret may be empty
+	log                            hclog.Logger
 
 	mu      sync.Mutex // guards all below
+	fault   error      // of the newest files, if they were not taken
 	read    string     // what the files looked like
 	pair    *tls.Certificate
 	roots   *x509.CertPool
@@ -27,11 +32,11 @@ type security struct {
 }
 
 // securityOf is nil for a node that stays alone.
-func securityOf(c config.Config) *security {
+func securityOf(c config.Config, log hclog.Logger) *security {
 	if !c.Clustered() {
 		return nil
 	}
-	return &security{cert: c.NodeCert, key: c.NodeKey, authorities: c.NodeCA, secret: c.SecretFile}
+	return &security{cert: c.NodeCert, key: c.NodeKey, authorities: c.NodeCA, secret: c.SecretFile, log: log}
 }
 
 // Certificate is one of a link.Security.
@@ -50,20 +55,48 @@ func (s *security) Secrets() ([][]byte, error) {
 	return s.secrets, err
 }
 
-// refresh reads the files if they look other than last time.
-func (s *security) refresh() error {
-	look := s.look()
-	if look == s.read {
-		return nil
+// follow reads files that have changed though no node connects, until ctx ends:
+// else a failed rotation would be found out when a link breaks.
+func (s *security) follow(ctx context.Context) {
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+			s.mu.Lock()
+			_ = s.refresh() // who needs what was never read is told
+			s.mu.Unlock()
+		}
 	}
-	err := s.load()
-	if err == nil || s.read == "" {
-		if err == nil {
+}
+
+// refresh reads the files if they look other than last time. Once they could be
+// read, what was read last holds while they can't be: it may be half of a rotation.
+func (s *security) refresh() error {
+	var err error
+	if look := s.look(); look != s.read {
+		if err = s.load(); err == nil {
 			s.read = look
 		}
+	}
+	if s.read == "" {
 		return err
 	}
-	return nil // half of a rotation; what was read last still holds
+	s.tell(err)
+	return nil
+}
+
+// tell logs a fault of the files once, and once that it is over.
+func (s *security) tell(fault error) {
+	switch was := s.fault; {
+	case fault != nil && (was == nil || fault.Error() != was.Error()):
+		s.log.Error("the nodes' secret or certificates have changed and can't be taken; those before hold on", "error", fault)
+	case fault == nil && was != nil:
+		s.log.Info("the nodes' secret and certificates can be read again")
+	}
+	s.fault = fault
 }
 
 // look tells one state of the files from another.
