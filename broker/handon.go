@@ -45,6 +45,7 @@ type storeKey struct {
 // storeValue is the last offset of a reference, and the epoch of the leader that
 // it is for.
 type storeValue struct {
+	key    storeKey // with bytes of its own
 	epoch  chunk.Epoch
 	offset chunk.Offset
 	number uint64 // handed.made
@@ -82,7 +83,7 @@ func (l *lane) store(stream chunk.Incarnation, epoch chunk.Epoch, reference stri
 	key := storeKey{stream, reference}
 	if waits := l.stores[key]; waits != nil {
 		if epoch >= waits.epoch { // else its session has not heard of the election yet
-			*waits = l.make(key, epoch, offset)
+			*waits = l.make(waits.key, epoch, offset)
 		}
 		l.mu.Unlock()
 		return true
@@ -102,7 +103,8 @@ func (l *lane) store(stream chunk.Incarnation, epoch chunk.Epoch, reference stri
 	return true
 }
 
-// make numbers a store, and takes its place before an older one that is late.
+// make numbers a store, and takes its place before an older one that is late. It
+// keeps the key, even where the map has an equal one already.
 func (h *handed) make(key storeKey, epoch chunk.Epoch, offset chunk.Offset) storeValue {
 	if len(h.newest) >= laneStores {
 		clear(h.newest)
@@ -110,7 +112,7 @@ func (h *handed) make(key storeKey, epoch chunk.Epoch, offset chunk.Offset) stor
 	h.made++
 	h.newest[key] = h.made
 	delete(h.late, key)
-	v := storeValue{epoch: epoch, offset: offset, number: h.made}
+	v := storeValue{key: key, epoch: epoch, offset: offset, number: h.made}
 	if at := h.heard[key.stream]; at.epoch == epoch {
 		v.since = at.place + 1
 	}
@@ -145,7 +147,7 @@ func (l *lane) sendAll(values map[storeKey]*storeValue, again bool) (all bool) {
 	all = true
 	r := handing{again: again}
 	for key, value := range values {
-		r.keys, r.values = append(r.keys, key), append(r.values, value)
+		r.values = append(r.values, value)
 		s := stored{stream: key.stream, epoch: value.epoch, offset: value.offset, reference: key.reference}
 		if again {
 			s.since = value.since
@@ -165,7 +167,6 @@ func (l *lane) sendAll(values map[storeKey]*storeValue, again bool) (all bool) {
 type handing struct {
 	again  bool // they are late
 	body   []byte
-	keys   []storeKey
 	values []*storeValue
 }
 
@@ -204,9 +205,9 @@ func (l *lane) keep(r handing) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, key := range r.keys {
-		if newer := l.stores[key]; newer == nil || newer.epoch < r.values[i].epoch {
-			l.stores[key] = r.values[i]
+	for _, v := range r.values {
+		if newer := l.stores[v.key]; newer == nil || newer.epoch < v.epoch {
+			l.stores[v.key] = v
 		}
 	}
 }
@@ -217,15 +218,14 @@ func (l *lane) keepLate(r handing) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, key := range r.keys {
-		v := r.values[i]
+	for _, v := range r.values {
 		if v.until.IsZero() {
 			v.until = now.Add(lateFor)
 		}
-		if v.since == 0 || l.newest[key] != v.number || !now.Before(v.until) || len(l.late) >= laneStores {
+		if v.since == 0 || l.newest[v.key] != v.number || !now.Before(v.until) || len(l.late) >= laneStores {
 			continue // lost, as with a leader; its client sees it by what it asks for next
 		}
-		l.late[key] = v
+		l.late[v.key] = v
 	}
 	if len(l.late) > 0 && !l.waking {
 		l.waking = true

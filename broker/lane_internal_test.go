@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/millrace/millrace/segstore/chunk"
 )
@@ -64,6 +65,27 @@ func (p *busyPeers) Ask(_ string, _ Method, body []byte, _ time.Time, done func(
 	p.sent = append(p.sent, body)
 	done(statusDone, nil, nil)
 	return nil
+}
+
+// TestLane_storesKeepNoBytes: a session's next frame takes the place of the one that
+// a reference came in.
+func TestLane_storesKeepNoBytes(t *testing.T) {
+	l := newLane(&Broker{peers: new(busyPeers)}, "n1")
+	l.store(1, 5, "other", 1) // the others wait behind it
+	for offset := range chunk.Offset(2) {
+		frame := []byte("r")
+		l.store(1, 5, unsafe.String(&frame[0], len(frame)), offset)
+		frame[0] = 'x'
+	}
+	key := storeKey{1, "r"}
+	if v := l.stores[key]; v == nil || l.newest[key] != v.number {
+		t.Errorf("of %+v the last number is known as %d", v, l.newest[key])
+	}
+	for key := range l.newest {
+		if key.reference == "x" {
+			t.Error("a later frame's bytes are kept")
+		}
+	}
 }
 
 // TestLane_storesOfTwoReigns: of what waits for one reference the newest epoch's
@@ -132,7 +154,7 @@ func TestLane_lateIsTheNewest(t *testing.T) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		v := l.make(key, 5, offset)
-		return handing{keys: []storeKey{key}, values: []*storeValue{&v}}
+		return handing{values: []*storeValue{&v}}
 	}
 	first, second := request(1), request(2)
 	l.keepLate(second)
