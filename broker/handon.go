@@ -106,7 +106,7 @@ func (l *lane) store(stream chunk.Incarnation, epoch chunk.Epoch, reference stri
 // make numbers a store, and takes its place before an older one that is late. It
 // keeps the key, even where the map has an equal one already.
 func (h *handed) make(key storeKey, epoch chunk.Epoch, offset chunk.Offset) storeValue {
-	if len(h.newest) >= laneStores {
+	if _, known := h.newest[key]; !known && len(h.newest) >= laneStores {
 		clear(h.newest)
 	}
 	h.made++
@@ -252,10 +252,11 @@ func (l *lane) hear(answer []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range list {
-		if was := l.heard[p.stream]; p.epoch < was.epoch || p.epoch == was.epoch && p.place < was.place {
+		was, known := l.heard[p.stream]
+		if p.epoch < was.epoch || p.epoch == was.epoch && p.place < was.place {
 			continue
 		}
-		if len(l.heard) >= laneStreams {
+		if !known && len(l.heard) >= laneStreams {
 			clear(l.heard)
 		}
 		l.heard[p.stream] = p

@@ -140,6 +140,27 @@ func TestLane_lateIsBounded(t *testing.T) {
 	}
 }
 
+// TestLane_atItsBounds: what is known already makes nothing else be forgotten.
+func TestLane_atItsBounds(t *testing.T) {
+	l := newLane(&Broker{peers: promptPeers{}}, "n1")
+	know := func(i int) {
+		l.store(1, 5, strconv.Itoa(i), 1)
+		p := placed{chunk.Incarnation(i), 5, 7}
+		l.hear(p.append(nil))
+	}
+	for i := range max(laneStores, laneStreams) {
+		know(i)
+	}
+	know(0)
+	if len(l.newest) != laneStores || len(l.heard) != laneStreams {
+		t.Errorf("%d references and %d streams are known", len(l.newest), len(l.heard))
+	}
+	know(max(laneStores, laneStreams))
+	if len(l.newest) > laneStores || len(l.heard) > laneStreams {
+		t.Errorf("%d references and %d streams are beyond the bounds", len(l.newest), len(l.heard))
+	}
+}
+
 // TestLane_lateIsTheNewest: of a reference's stores that get no answer, in whatever
 // order that is found out, the last alone is kept, and none if one behind it was
 // taken.
