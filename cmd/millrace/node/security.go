@@ -76,7 +76,7 @@ func (s *security) follow(ctx context.Context) {
 // read, what was read last holds while they can't be: it may be half of a rotation.
 func (s *security) refresh() error {
 	var err error
-	if look := s.look(); look != s.read {
+	if look := s.look(); look != s.read || s.read == "" {
 		if err = s.load(); err == nil {
 			s.read = look
 		}

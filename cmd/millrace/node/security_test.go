@@ -58,3 +58,11 @@ func TestSecurity_failedRotationIsTold(t *testing.T) {
 		}
 	})
 }
+
+func TestSecurity_missingFileIsNamed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "secret")
+	s := securityOf(config.Config{SecretFile: path}, hclog.NewNullLogger())
+	if got, err := s.Secrets(); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("without its file the secret is %q (%v), want an error that names %s", got, err, path)
+	}
+}
