@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -25,6 +26,9 @@ const (
 	trustTime = 10 * time.Minute
 	// countedMax bounds the counted failures, and what is trusted.
 	countedMax = 16 << 10
+	// userBytesMax is the longest name that a user can have. Longer ones are not
+	// counted, so that who guesses does not choose how much is kept.
+	userBytesMax = 255
 )
 
 // loginGuard stands before the proof of a password, which costs tens of
@@ -58,6 +62,9 @@ func newLoginGuard(config Config) *loginGuard {
 func (g *loginGuard) login(ctx context.Context, peer netip.Addr, c credentials,
 	prove func(ctx context.Context, user string, password []byte) error,
 ) error {
+	if len(c.user) > userBytesMax {
+		return fmt.Errorf("%w: user name of %d bytes from %s", errCredentials, len(c.user), peer)
+	}
 	if g.failedTooOften(peer, c.user, time.Now()) {
 		return fmt.Errorf("%w: user %q from %s", errTooManyLogins, c.user, peer)
 	}
@@ -81,10 +88,24 @@ func (g *loginGuard) trust(peer netip.Addr, user string, now time.Time) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.trusted) >= countedMax {
-		clear(g.trusted)
+	name := address.String() + " " + user
+	makeRoom(g.trusted, name, func(until time.Time) bool { return !now.Before(until) })
+	g.trusted[name] = now.Add(trustTime)
+}
+
+// makeRoom has a full map take the name: what has expired goes, else any one. To
+// forget all would give every guesser a new minute.
+func makeRoom[V any](counted map[string]V, name string, expired func(V) bool) {
+	if _, has := counted[name]; has || len(counted) < countedMax {
+		return
 	}
-	g.trusted[address.String()+" "+user] = now.Add(trustTime)
+	maps.DeleteFunc(counted, func(_ string, v V) bool { return expired(v) })
+	for name := range counted {
+		if len(counted) < countedMax {
+			return
+		}
+		delete(counted, name)
+	}
 }
 
 // failedTooOften says whether the address has used up its failures of this
@@ -111,12 +132,11 @@ func (g *loginGuard) countFailure(peer netip.Addr, user string, now time.Time) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.failures) >= countedMax {
-		clear(g.failures)
-	}
+	expired := func(f failureCount) bool { return now.Sub(f.since) >= failureWindow }
 	for _, name := range []string{byAddress(address), byUser(user)} {
+		makeRoom(g.failures, name, expired)
 		f := g.failures[name]
-		if now.Sub(f.since) >= failureWindow {
+		if expired(f) {
 			f = failureCount{since: now}
 		}
 		f.count++

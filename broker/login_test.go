@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -123,6 +124,60 @@ func TestLoginGuard_failuresAreForgottenAfterAWhile(t *testing.T) {
 	}
 	if g.failedTooOften(stranger, "ann", noon.Add(61*time.Second)) {
 		t.Fatal("remembered past the minute")
+	}
+}
+
+func TestLoginGuard_namesThatNoUserHasAreNotKept(t *testing.T) {
+	g, p := newLoginGuard(Config{FailedLogins: 3}.withDefaults()), &prover{}
+	for range 10 {
+		if err := p.try(g, stranger, strings.Repeat("x", userBytesMax+1), "right"); !errors.Is(err, errCredentials) || len(err.Error()) > userBytesMax {
+			t.Fatalf("a name too long: %v, want a short %v", err, errCredentials)
+		}
+	}
+	if len(g.failures) > 0 || p.count > 0 {
+		t.Fatalf("%d failures are kept after %d proofs, want none", len(g.failures), p.count)
+	}
+	if err := p.try(g, stranger, strings.Repeat("x", userBytesMax), "right"); err != nil {
+		t.Fatalf("the longest name: %v", err)
+	}
+}
+
+func TestLoginGuard_aFullMapForgetsWhatHasExpired(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		later time.Duration // when the map is full and one more fails
+		kept  int
+	}{
+		{"all expired but one", failureWindow, 1 + 2},
+		{"none expired", failureWindow - 1, countedMax},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			g := newLoginGuard(Config{FailedLogins: 1}.withDefaults())
+			for i := range countedMax - 2 {
+				g.countFailure(stranger, fmt.Sprint(i), noon)
+			}
+			now := noon.Add(row.later)
+			g.failures[byUser("guessed")] = failureCount{since: now, count: 1}
+			g.countFailure(other, "ann", now)
+			if len(g.failures) != row.kept {
+				t.Fatalf("%d are kept, want %d", len(g.failures), row.kept)
+			}
+			if row.kept < countedMax && !g.failedTooOften(other, "guessed", now) {
+				t.Fatal("a failure of this minute is forgotten")
+			}
+		})
+	}
+}
+
+func TestLoginGuard_aFullMapForgetsTrustThatHasEnded(t *testing.T) {
+	g := newLoginGuard(Config{FailedLogins: 1}.withDefaults())
+	for i := range countedMax - 1 {
+		g.trust(stranger, fmt.Sprint(i), noon)
+	}
+	g.trust(stranger, "ann", noon.Add(time.Second))
+	g.trust(stranger, "bob", noon.Add(trustTime))
+	if len(g.trusted) != 2 {
+		t.Fatalf("%d are trusted, want ann and bob", len(g.trusted))
 	}
 }
 
