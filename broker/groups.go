@@ -26,7 +26,9 @@ import (
 // nobody else active before its answer, or the end of its connection, is there.
 // A node that has been out of contact for half the time after which others go on
 // without it stands aloof: it delivers to no member, until it has seen what was
-// decided meanwhile. So two do not read at once.
+// decided meanwhile. Before that time is over nobody goes on without one that was
+// told to stop either: what was said to a node that is cut off, it has not heard.
+// So two do not read at once.
 
 // membership is a subscription's part in a group.
 type membership struct {

@@ -23,7 +23,7 @@ type Group struct {
 	Partition int `json:"partition"`
 	// Members in the order in which they joined; never empty. Invariant: of
 	// those that are connected at most one is Active, and none while another
-	// is Stopping.
+	// is Stopping. None that is PresumedDown is Stopping.
 	Members []Member `json:"members"`
 }
 
@@ -53,7 +53,7 @@ const (
 	Waiting Role = "waiting"
 	Active  Role = "active"
 	// Stopping: it was told that it is not active any more and has not yet
-	// answered. Nobody else is made active before it has.
+	// answered. Nobody else is made active before it has, or is presumed down.
 	Stopping Role = "deactivating"
 )
 
@@ -62,8 +62,9 @@ type Reach string
 
 const (
 	Connected Reach = ""
-	// Disconnected: the node is out of reach; an active member may still be
-	// consuming, so nobody takes its place yet.
+	// Disconnected: the node is out of reach; a member that is active, or that
+	// was told to stop and may not have heard of it, may still be consuming, so
+	// nobody takes its place yet.
 	Disconnected Reach = "disconnected"
 	// PresumedDown: out of reach for so long that others go on without it.
 	PresumedDown Reach = "presumed down"
@@ -265,7 +266,10 @@ func (c *ReachMembers) apply(e *edit) []Outcome {
 }
 
 // reach sets the reach of a node's members and reports a change. A member that
-// is out of reach need not answer: the answer would not come.
+// is presumed down need not answer that it has stopped: the answer would not
+// come, and its node delivers nothing by then. Stricter than reference 6.7, which
+// waits no more once the member is disconnected: its node may have been cut off
+// before it heard that it should stop, and would deliver beside the next one.
 func (g *Group) reach(node protocol.NodeID, r Reach) (changed bool) {
 	for i := range g.Members {
 		m := &g.Members[i]
@@ -274,7 +278,7 @@ func (g *Group) reach(node protocol.NodeID, r Reach) (changed bool) {
 		}
 		changed = true
 		m.Reach = r
-		if r != Connected && m.Role == Stopping {
+		if r == PresumedDown && m.Role == Stopping {
 			m.Role = Waiting
 		}
 	}

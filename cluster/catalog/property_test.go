@@ -266,6 +266,8 @@ func checkGroup(t *testing.T, s *State, g *Group) {
 	blocked := false
 	for _, m := range g.Members {
 		switch {
+		case m.Role == Stopping && m.Reach == PresumedDown:
+			t.Fatalf("nobody waits for %+v: %+v", m, g)
 		case m.Role == Stopping:
 			stopping++
 		case m.Role == Active && m.Reach == Connected:
