@@ -156,7 +156,8 @@ func (c *Cluster) Contact() time.Duration {
 const reachTick = time.Second
 
 // tendGroups has the members of nodes that are out of contact passed over, while
-// this node leads the metadata. A new leader counts the time anew.
+// this node leads the metadata. A new leader counts the time anew, but takes
+// nobody back whom another passed over, before their node is there.
 func (c *Cluster) tendGroups(ctx context.Context) {
 	if c.config.Network == nil || c.barrier(ctx) != nil {
 		return

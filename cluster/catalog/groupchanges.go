@@ -115,8 +115,9 @@ type Away map[protocol.NodeID]int64
 
 // GroupSteps returns the commands that bring the members of groups in line with
 // who is in contact: a node that is away is disconnected at once, and presumed
-// down after patience (in milliseconds); the members of one that belongs to the
-// cluster no more leave.
+// down after patience (in milliseconds), and stays so while it is away, though
+// whoever looks has missed it for a shorter time than others before; the members
+// of one that belongs to the cluster no more leave.
 func GroupSteps(s *State, away Away, patience int64) []Body {
 	var steps []Body
 	seen := map[protocol.NodeID]bool{}
@@ -137,7 +138,7 @@ func GroupSteps(s *State, away Away, patience int64) []Body {
 					reach = PresumedDown
 				}
 			}
-			if m.Reach != reach && !seen[m.Node] {
+			if m.reaches(reach) && !seen[m.Node] {
 				seen[m.Node] = true
 				steps = append(steps, &ReachMembers{m.Node, reach})
 			}

@@ -66,7 +66,8 @@ const (
 	// was told to stop and may not have heard of it, may still be consuming, so
 	// nobody takes its place yet.
 	Disconnected Reach = "disconnected"
-	// PresumedDown: out of reach for so long that others go on without it.
+	// PresumedDown: out of reach for so long that others go on without it; until
+	// it is Connected, for others may have gone on.
 	PresumedDown Reach = "presumed down"
 )
 
@@ -273,7 +274,7 @@ func (c *ReachMembers) apply(e *edit) []Outcome {
 func (g *Group) reach(node protocol.NodeID, r Reach) (changed bool) {
 	for i := range g.Members {
 		m := &g.Members[i]
-		if m.Node != node || m.Reach == r {
+		if m.Node != node || !m.reaches(r) {
 			continue
 		}
 		changed = true
@@ -283,6 +284,12 @@ func (g *Group) reach(node protocol.NodeID, r Reach) (changed bool) {
 		}
 	}
 	return changed
+}
+
+// reaches says whether r is news of a member: that its node is away is none of one
+// that is presumed down.
+func (m *Member) reaches(r Reach) bool {
+	return m.Reach != r && !(m.Reach == PresumedDown && r == Disconnected)
 }
 
 // modifyGroup returns a copy of a group to change, or nil.

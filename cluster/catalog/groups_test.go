@@ -271,6 +271,8 @@ func TestGroupSteps(t *testing.T) {
 		{"away for a moment", "+A +b", Away{"n2": 300}, "*A? b"},
 		{"away for too long", "+A +b n2?", Away{"n2": 10_000}, "*Ax *b"},
 		{"away for too long when first seen", "+A +b", Away{"n2": 10_000}, "*Ax *b"},
+		{"presumed down, and missed by another anew", "+A +b n2? n2x", Away{"n2": 300}, "*Ax *b"},
+		{"also beside one that joined since", "+A +b n2? n2x +C", Away{"n2": 300}, "*Ax *b C?"},
 		{"back", "+A +b n2?", nil, "*A b"},
 		{"back after too long", "+A +b n2? n2x", nil, "~A ~b"},
 		{"several on one node", "+A +B +c", Away{"n2": 10_000}, "*Ax Bx *c"},
