@@ -127,6 +127,8 @@ func whyOf(g *catalog.Group, i int) string {
 	switch {
 	case m.Reach == catalog.PresumedDown:
 		return fmt.Sprintf("node %s has been out of contact for too long; others go on without it", m.Node)
+	case m.Reach == catalog.Disconnected && m.Role == catalog.Stopping:
+		return fmt.Sprintf("was told to stop, but node %s is out of contact; it may still be reading", m.Node)
 	case m.Reach == catalog.Disconnected && m.Role == catalog.Active:
 		return fmt.Sprintf("node %s is out of contact; it may still be reading", m.Node)
 	case m.Reach == catalog.Disconnected:
@@ -140,10 +142,10 @@ func whyOf(g *catalog.Group, i int) string {
 	}
 	for _, other := range g.Members {
 		switch {
+		case other.Role != catalog.Waiting && other.Reach == catalog.Disconnected:
+			return fmt.Sprintf("waits for node %s, which is out of contact and may still be reading", other.Node)
 		case other.Role == catalog.Stopping:
 			return fmt.Sprintf("waits for %s on node %s to answer that it has stopped", other.Connection, other.Node)
-		case other.Role == catalog.Active && other.Reach == catalog.Disconnected:
-			return fmt.Sprintf("waits for node %s, which is out of contact and may still be reading", other.Node)
 		case other.Role == catalog.Active && other.Reach == catalog.Connected:
 			return fmt.Sprintf("%s on node %s is active", other.Connection, other.Node)
 		}
