@@ -166,7 +166,7 @@ func (c *Cluster) tendGroups(ctx context.Context) {
 	tick := time.NewTicker(reachTick)
 	defer tick.Stop()
 	for {
-		steps := catalog.GroupSteps(c.View(), c.coord.away(since, time.Now()), c.config.GroupPatience.Milliseconds())
+		steps := catalog.GroupSteps(c.View(), c.away(since, time.Now()), c.config.GroupPatience.Milliseconds())
 		for _, body := range steps {
 			if err := c.do(ctx, body); err != nil && ctx.Err() == nil {
 				c.log.Warn("consumer groups could not be told of a node", "error", err)
@@ -182,11 +182,21 @@ func (c *Cluster) tendGroups(ctx context.Context) {
 }
 
 // away returns how long nodes have been gone; since is when each was first seen
-// to be, by whoever asks.
-func (k *coordinator) away(since map[protocol.NodeID]time.Time, now time.Time) catalog.Away {
+// to be, by whoever asks. One that has not been linked since this process began
+// counts as gone only once its patience is over, and as in contact not before it
+// is linked.
+func (c *Cluster) away(since map[protocol.NodeID]time.Time, now time.Time) catalog.Away {
+	away := catalog.Away{}
+	for _, node := range c.presence.unseen() { // first: who is found gone meanwhile is so below
+		away[node] = catalog.Unseen
+	}
+	c.coord.away(since, now, away)
+	return away
+}
+
+func (k *coordinator) away(since map[protocol.NodeID]time.Time, now time.Time, away catalog.Away) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	away := catalog.Away{}
 	for node := range since {
 		if !k.gone[node] {
 			delete(since, node)
@@ -198,5 +208,4 @@ func (k *coordinator) away(since map[protocol.NodeID]time.Time, now time.Time) c
 		}
 		away[node] = now.Sub(since[node]).Milliseconds()
 	}
-	return away
 }

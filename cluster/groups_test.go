@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -120,6 +121,36 @@ func TestGroups_nodeGoes(t *testing.T) {
 	eventually(t, rest[1].Cluster, "one is active again", func(v *catalog.State) bool {
 		return whoIsActive(v, "app").Node == rest[0].name
 	})
+}
+
+// A process that has just begun does not take a node that it has not seen for one
+// that is there: the node's members may be presumed down.
+func TestAway_unseen(t *testing.T) {
+	c := &Cluster{coord: &coordinator{gone: map[protocol.NodeID]bool{}}}
+	c.presence = newPresence(func(node protocol.NodeID, is catalog.Presence) {
+		if delete(c.coord.gone, node); is == catalog.Gone {
+			c.coord.gone[node] = true
+		}
+	})
+	c.presence.expect("n2")
+	since, now := map[protocol.NodeID]time.Time{}, time.Now()
+	want := func(when string, want catalog.Away) {
+		t.Helper()
+		c.presence.look(now)
+		if got := c.away(since, now); !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", when, got, want)
+		}
+	}
+	want("at first", catalog.Away{"n2": catalog.Unseen})
+	now = now.Add(firstPatience)
+	want("missed", catalog.Away{"n2": 0})
+	now = now.Add(time.Second)
+	want("for a second", catalog.Away{"n2": 1000})
+	c.presence.set("n2", true)
+	want("linked", catalog.Away{})
+	c.presence.set("n2", false)
+	now = time.Now()
+	want("its link broken just now", catalog.Away{})
 }
 
 // A node that hears of no leader knows since when.

@@ -148,6 +148,19 @@ func (p *presence) broken(node protocol.NodeID) bool {
 	return l != nil && l.was && !l.up
 }
 
+// unseen returns the nodes that have not been linked since this process began.
+func (p *presence) unseen() []protocol.NodeID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var list []protocol.NodeID
+	for node, l := range p.all {
+		if !l.was {
+			list = append(list, node)
+		}
+	}
+	return list
+}
+
 // look tells who has come or gone.
 func (p *presence) look(now time.Time) {
 	type news struct {

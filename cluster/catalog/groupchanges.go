@@ -109,9 +109,13 @@ func (e *edit) join(g *Group, c *GroupChange, at int) (changed bool, _ *Refusal)
 	return true, nil
 }
 
-// Away is how long nodes have been out of contact, in milliseconds; those that
-// are not in it are in contact.
+// Away is how long nodes have been out of contact, in milliseconds, or Unseen;
+// those that are not in it are in contact.
 type Away map[protocol.NodeID]int64
+
+// Unseen: whoever looks has begun just now, and can't say yet whether the node is
+// there. Its members stay as they are.
+const Unseen = -1
 
 // GroupSteps returns the commands that bring the members of groups in line with
 // who is in contact: a node that is away is disconnected at once, and presumed
@@ -133,6 +137,9 @@ func GroupSteps(s *State, away Away, patience int64) []Body {
 			}
 			reach := Connected
 			if gone, is := away[m.Node]; is {
+				if gone == Unseen {
+					continue
+				}
 				reach = Disconnected
 				if gone >= patience {
 					reach = PresumedDown

@@ -273,6 +273,8 @@ func TestGroupSteps(t *testing.T) {
 		{"away for too long when first seen", "+A +b", Away{"n2": 10_000}, "*Ax *b"},
 		{"presumed down, and missed by another anew", "+A +b n2? n2x", Away{"n2": 300}, "*Ax *b"},
 		{"also beside one that joined since", "+A +b n2? n2x +C", Away{"n2": 300}, "*Ax *b C?"},
+		{"not seen yet, presumed down", "+A +b n2? n2x", Away{"n2": Unseen}, "*Ax *b"},
+		{"not seen yet, in contact", "+A +b", Away{"n2": Unseen}, "*A b"},
 		{"back", "+A +b n2?", nil, "*A b"},
 		{"back after too long", "+A +b n2? n2x", nil, "~A ~b"},
 		{"several on one node", "+A +B +c", Away{"n2": 10_000}, "*Ax Bx *c"},
