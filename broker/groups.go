@@ -234,11 +234,12 @@ func (s *session) askMember(sub *subscription, begin bool) (over *segstore.Reade
 }
 
 // consumerUpdated takes the answer to a ConsumerUpdate; one that nothing waits
-// for is ignored.
+// for is ignored, and so is a guess that comes before the question goes out: the
+// turn that the question follows is still running.
 func (s *session) consumerUpdated(q *wire.ConsumerUpdateResponse) error {
 	s.mu.Lock()
 	sub := s.updates[q.Correlation]
-	if sub == nil {
+	if sub == nil || s.out.owesFarewell(sub) {
 		s.mu.Unlock()
 		return nil
 	}
@@ -540,10 +541,11 @@ func (b *Broker) awaitLeft(until <-chan struct{}) {
 	}
 }
 
-// begin lets a member be delivered to. False: its subscription is closed.
+// begin lets a member be delivered to. False: its subscription is closed, or a
+// turn with its last reader is running, which is the writer's until the farewell.
 func (o *outbox) begin(sub *subscription, reader *segstore.Reader) bool {
 	o.mu.Lock()
-	if sub.closed || o.dead {
+	if sub.closed || o.dead || sub.phase == running {
 		o.mu.Unlock()
 		return false
 	}
@@ -570,6 +572,13 @@ func (o *outbox) retire(sub *subscription, notice wire.Command) (over *segstore.
 	o.mu.Unlock()
 	signal(o.wake)
 	return over
+}
+
+// owesFarewell: retire's notice still waits for the turn that is running.
+func (o *outbox) owesFarewell(sub *subscription) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return sub.farewell != nil
 }
 
 // resume has a member looked at again.

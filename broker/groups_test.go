@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/broker"
@@ -327,6 +328,43 @@ func TestGroup_takenBackWhileAsked(t *testing.T) {
 	b.becomes(1, true, fromNone)
 	b.gets(1, "0")
 	a.wantSilence()
+}
+
+// An answer that comes before its question counts for nothing: the turn that the
+// question is to follow may still be running.
+func TestGroup_answersTooEarly(t *testing.T) {
+	inVirtualTime(t, nil, func(t *testing.T, h *house, dial func() *peer) {
+		open := func() *peer {
+			p := dial()
+			p.advance(5, "guest", "guest", &wire.Tune{})
+			return p
+		}
+		p, a := open(), open()
+		p.create("s")
+		p.declare(0, "", "s")
+		message := strings.Repeat("m", 200_000)
+		for i := range 10 { // more than is cached: the first are sent from the file, in the turn itself
+			p.publish(0, uint64(i), message)
+			p.wantConfirms(0, uint64(i), 1)
+		}
+		p.subscribe(1, "s", fromFirst, 10)
+		for range 10 {
+			p.wantDeliver()
+		}
+		a.joins(1, "s")
+		a.becomes(1, true, fromFirst) // and reads no more
+		synctest.Wait()
+		for i, reach := range []catalog.Reach{catalog.PresumedDown, catalog.Connected} {
+			h.do(t, &catalog.ReachMembers{Node: nodeName, Reach: reach})
+			synctest.Wait()
+			a.send(&wire.ConsumerUpdateResponse{Correlation: uint32(i) + 1, Code: wire.CodeOK, Offset: fromFirst})
+			synctest.Wait()
+		}
+		a.gets(1, message)
+		a.becomes(1, false, fromNone)
+		a.becomes(1, true, wire.OffsetSpec{Type: wire.OffsetAt, Offset: 8})
+		a.gets(1, message, message)
+	})
 }
 
 // A join that the metadata does not answer ends the connection: nobody knows
