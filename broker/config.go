@@ -91,7 +91,8 @@ type Config struct {
 	UnopenedPerAddress int
 	// FailedLogins [stream.failed_logins_per_minute] is how many failures in a
 	// minute an address other than loopback, or a user coming from such, may
-	// have before further ones are refused unseen. Default 10.
+	// have before further ones are refused unseen. A login by certificate counts
+	// for the address only. Default 10.
 	FailedLogins int
 
 	// CertificateLogin [tls.login_from] says what in a client's certificate names

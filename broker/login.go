@@ -65,12 +65,12 @@ func (g *loginGuard) login(ctx context.Context, peer netip.Addr, c credentials,
 	if len(c.user) > userBytesMax {
 		return fmt.Errorf("%w: user name of %d bytes from %s", errCredentials, len(c.user), peer)
 	}
-	if g.failedTooOften(peer, c.user, time.Now()) {
+	if g.failedTooOften(peer, c, time.Now()) {
 		return fmt.Errorf("%w: user %q from %s", errTooManyLogins, c.user, peer)
 	}
 	if err := prove(ctx, c.user, c.password); err != nil {
 		if ctx.Err() == nil {
-			g.countFailure(peer, c.user, time.Now())
+			g.countFailure(peer, c, time.Now())
 		}
 		return fmt.Errorf("%w: user %q from %s: %w", errCredentials, c.user, peer, err)
 	}
@@ -109,8 +109,9 @@ func makeRoom[V any](counted map[string]V, name string, expired func(V) bool) {
 }
 
 // failedTooOften says whether the address has used up its failures of this
-// minute, or the user those from anywhere but loopback and known addresses.
-func (g *loginGuard) failedTooOften(peer netip.Addr, user string, now time.Time) bool {
+// minute, or the user those from anywhere but loopback and known addresses. Who
+// shows a certificate does not guess: passwords that others guess do not hold it up.
+func (g *loginGuard) failedTooOften(peer netip.Addr, c credentials, now time.Time) bool {
 	address, exempt := addressKey(peer)
 	if exempt {
 		return false
@@ -121,11 +122,11 @@ func (g *loginGuard) failedTooOften(peer netip.Addr, user string, now time.Time)
 		f := g.failures[name]
 		return f.count >= g.failuresMax && now.Sub(f.since) < failureWindow
 	}
-	known := now.Before(g.trusted[address.String()+" "+user])
-	return tooOften(byAddress(address)) || !known && tooOften(byUser(user))
+	known := c.mechanism == mechanismExternal || now.Before(g.trusted[address.String()+" "+c.user])
+	return tooOften(byAddress(address)) || !known && tooOften(byUser(c.user))
 }
 
-func (g *loginGuard) countFailure(peer netip.Addr, user string, now time.Time) {
+func (g *loginGuard) countFailure(peer netip.Addr, c credentials, now time.Time) {
 	address, exempt := addressKey(peer)
 	if exempt {
 		return
@@ -133,7 +134,11 @@ func (g *loginGuard) countFailure(peer netip.Addr, user string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	expired := func(f failureCount) bool { return now.Sub(f.since) >= failureWindow }
-	for _, name := range []string{byAddress(address), byUser(user)} {
+	names := []string{byAddress(address)}
+	if c.mechanism != mechanismExternal {
+		names = append(names, byUser(c.user))
+	}
+	for _, name := range names {
 		makeRoom(g.failures, name, expired)
 		f := g.failures[name]
 		if expired(f) {

@@ -116,13 +116,37 @@ func TestLoginGuard_guessesElsewhereDoNotLockAKnownClientOut(t *testing.T) {
 	}
 }
 
+func TestLoginGuard_guessedPasswordsDoNotLockACertificateOut(t *testing.T) {
+	g, p := newLoginGuard(Config{FailedLogins: 3}.withDefaults()), &prover{}
+	external := func(peer netip.Addr, password string) error {
+		return g.login(context.Background(), peer, credentials{mechanism: mechanismExternal, user: "ann", password: []byte(password)}, p.prove)
+	}
+	for range 10 {
+		_ = p.try(g, stranger, "ann", "guess")
+	}
+	if err := external(other, "right"); err != nil {
+		t.Fatalf("by certificate: %v", err)
+	}
+	if err := external(stranger, "right"); !errors.Is(err, errTooManyLogins) {
+		t.Fatalf("by certificate from where the guesses come: %v", err)
+	}
+	// The other way round: nor do certificates that are refused lock passwords out.
+	g = newLoginGuard(Config{FailedLogins: 3}.withDefaults())
+	for range 10 {
+		_ = external(stranger, "guess")
+	}
+	if err := p.try(g, other, "ann", "right"); err != nil {
+		t.Fatalf("by password: %v", err)
+	}
+}
+
 func TestLoginGuard_failuresAreForgottenAfterAWhile(t *testing.T) {
 	g := newLoginGuard(Config{FailedLogins: 1}.withDefaults())
-	g.countFailure(stranger, "ann", noon)
-	if !g.failedTooOften(stranger, "ann", noon.Add(59*time.Second)) {
+	g.countFailure(stranger, credentials{user: "ann"}, noon)
+	if !g.failedTooOften(stranger, credentials{user: "ann"}, noon.Add(59*time.Second)) {
 		t.Fatal("forgotten within the minute")
 	}
-	if g.failedTooOften(stranger, "ann", noon.Add(61*time.Second)) {
+	if g.failedTooOften(stranger, credentials{user: "ann"}, noon.Add(61*time.Second)) {
 		t.Fatal("remembered past the minute")
 	}
 }
@@ -154,15 +178,15 @@ func TestLoginGuard_aFullMapForgetsWhatHasExpired(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			g := newLoginGuard(Config{FailedLogins: 1}.withDefaults())
 			for i := range countedMax - 2 {
-				g.countFailure(stranger, fmt.Sprint(i), noon)
+				g.countFailure(stranger, credentials{user: fmt.Sprint(i)}, noon)
 			}
 			now := noon.Add(row.later)
 			g.failures[byUser("guessed")] = failureCount{since: now, count: 1}
-			g.countFailure(other, "ann", now)
+			g.countFailure(other, credentials{user: "ann"}, now)
 			if len(g.failures) != row.kept {
 				t.Fatalf("%d are kept, want %d", len(g.failures), row.kept)
 			}
-			if row.kept < countedMax && !g.failedTooOften(other, "guessed", now) {
+			if row.kept < countedMax && !g.failedTooOften(other, credentials{user: "guessed"}, now) {
 				t.Fatal("a failure of this minute is forgotten")
 			}
 		})
