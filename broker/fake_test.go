@@ -40,6 +40,7 @@ type fakeNode struct {
 	contact      time.Duration // since the metadata's leader was heard
 	broken       error         // what changes of groups meet
 	behind       catalog.Body  // what View does not show yet
+	catchingUp   func()        // called by Current
 }
 
 func newFakeNode(t testing.TB, fs vfs.FS, dir string) *fakeNode {
@@ -140,6 +141,11 @@ func (n *fakeNode) ChangeGroups(changes []catalog.GroupChange, answered func(int
 func (n *fakeNode) Current(context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if called := n.catchingUp; called != nil {
+		n.mu.Unlock()
+		called()
+		n.mu.Lock()
+	}
 	if n.behind != nil {
 		return errors.New("behind")
 	}

@@ -26,9 +26,7 @@ import (
 // nobody else active before its answer, or the end of its connection, is there.
 // A node that has been out of contact for half the time after which others go on
 // without it stands aloof: it delivers to no member, until it has seen what was
-// decided meanwhile. Before that time is over nobody goes on without one that was
-// told to stop either: what was said to a node that is cut off, it has not heard.
-// So two do not read at once.
+// decided meanwhile. So two do not read at once.
 
 // membership is a subscription's part in a group.
 type membership struct {
@@ -458,19 +456,18 @@ func (b *Broker) tendGroups() {
 		case <-b.context.Done():
 			return
 		case now := <-tick.C:
-			members := b.groups.all()
-			for _, sub := range members {
+			for _, sub := range b.groups.all() {
 				if sub.session.overdue(sub, now) {
 					sub.session.unanswered(sub)
 				}
 			}
 			if b.standsAloof() && b.catchUp() {
-				for _, sub := range members {
+				for _, sub := range b.groups.all() {
 					sub.session.align(sub)
 				}
 				b.lookedNow()
 				b.aloof.Store(false)
-				for _, sub := range members {
+				for _, sub := range b.groups.all() { // with those that have begun meanwhile
 					sub.session.out.resume(sub)
 				}
 			}

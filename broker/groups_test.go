@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -443,6 +444,27 @@ func TestGroup_outOfContact(t *testing.T) {
 	h.do(t, &catalog.ReachMembers{Node: nodeName, Reach: catalog.Connected})
 	a.becomes(1, true, wire.OffsetSpec{Type: wire.OffsetLast})
 	a.gets(1, "4")
+}
+
+// A member that begins while its node catches up is delivered to once that is done,
+// though nothing is published any more.
+func TestGroup_beginsWhileCatchingUp(t *testing.T) {
+	h, _ := groupHouse(t, nil)
+	entered, caughtUp := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(caughtUp) })
+	var once sync.Once
+	h.mu.Lock()
+	h.fakeNode.catchingUp = func() { once.Do(func() { close(entered); <-caughtUp }) }
+	h.mu.Unlock()
+	h.setContact(6 * time.Second)
+	<-entered
+	h.setContact(0)
+	a := h.open(t)
+	a.joins(1, "s")
+	a.becomes(1, true, fromFirst)
+	a.wantSilence()
+	caughtUp <- struct{}{}
+	a.gets(1, "0", "1", "2")
 }
 
 // The end of a stream, or of the right to read it, is the end of its members.
