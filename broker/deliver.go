@@ -41,7 +41,8 @@ func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, e
 	used, atEnd := 0, false
 	var broken error
 	reader := sub.reader // which another may follow once this turn is over
-	if sub.member != nil && w.session.broker.standsAloof() {
+	aloof := sub.member != nil && w.session.broker.standsAloof()
+	if aloof {
 		credit, atEnd = 0, true
 	}
 	for used < credit && bytes < turnBytes && len(w.vectors) < vectorsMax {
@@ -69,10 +70,13 @@ func (w *writer) serve(sub *subscription, credit int, seen uint64) (bytes int, e
 	if used == credit {
 		reader.Rest()
 	}
-	if w.session.out.served(sub, used, seen, atEnd) {
+	switch {
+	case w.session.out.served(sub, used, seen, atEnd):
 		reader.Close()
-	} else if broken != nil {
+	case broken != nil:
 		w.session.lost(sub, broken)
+	case aloof && !w.session.broker.standsAloof():
+		w.session.out.resume(sub) // tendGroups may have passed over it while its turn was running
 	}
 	return bytes, err
 }
