@@ -48,27 +48,36 @@ type nothing struct{}
 // an earlier attempt made is known by its incarnation.
 func (c *Cluster) createHere(ctx context.Context, request CreateStream) (nothing, error) {
 	err := c.creates.ask(ctx, c.done, request)
-	if errors.Is(err, catalog.ErrStreamExists) {
-		if s, ok := c.View().Stream(request.VHost, request.Name); ok && s.Incarnation == request.Incarnation {
-			err = nil
-		}
+	s, ok := c.View().Stream(request.VHost, request.Name)
+	made := ok && s.Incarnation == request.Incarnation
+	if made && errors.Is(err, catalog.ErrStreamExists) {
+		err = nil
 	}
+	forsaken := made && errors.Is(err, errGivenUp)
 	if err == nil {
 		err = c.coord.await(ctx, request.Incarnation)
-		if err != nil && !retryable(err) {
-			err = errors.Join(err, c.undo(ctx, &catalog.DeleteStreams{Streams: []catalog.OldStream{
-				{VHost: request.VHost, Name: request.Name, Incarnation: request.Incarnation},
-			}}))
-		}
+		forsaken = err != nil && !retryable(err)
+	}
+	if forsaken {
+		err = errors.Join(err, c.undo(ctx, &catalog.DeleteStreams{Streams: []catalog.OldStream{request.old()}}))
 	}
 	return nothing{}, err
 }
 
-// undo takes back what was made, though ctx is over.
+// old is the stream that a request has made.
+func (r CreateStream) old() catalog.OldStream {
+	return catalog.OldStream{VHost: r.VHost, Name: r.Name, Incarnation: r.Incarnation}
+}
+
+// undo takes back what was made, though ctx is over. What is gone already is no
+// error.
 func (c *Cluster) undo(ctx context.Context, body catalog.Body) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
 	defer cancel()
 	_, err := c.Propose(ctx, body)
+	if errors.Is(err, catalog.ErrStreamMissing) {
+		return nil
+	}
 	return err
 }
 

@@ -120,6 +120,34 @@ func TestCreateStream_leavesNothingBehind(t *testing.T) {
 	create(t, c, "s")
 }
 
+// What is made when nobody waits for it any more is taken back; what was answered
+// stays, whatever becomes of who asked.
+func TestCreateStream_forNobody(t *testing.T) {
+	c := open(t, t.TempDir(), newReplicas(newDisk(), 1))
+	ctx, cancel := context.WithCancel(t.Context())
+	var batch []*creation
+	for _, name := range []string{"wanted", "forsaken"} {
+		batch = append(batch, &creation{ctx: ctx, answered: make(chan struct{}), request: CreateStream{
+			VHost: "/", Name: name, Local: c.config.Node, Incarnation: drawIncarnation(),
+		}})
+	}
+	c.createBatch(batch)
+	if n := c.View().StreamCount(); n != 2 {
+		t.Fatalf("%d streams are made", n)
+	}
+	batch[1].over.Store(true) // as ask does
+	c.hand(batch)
+	cancel()
+	if _, ok := c.View().Stream("/", "wanted"); !ok || c.View().StreamCount() != 1 {
+		t.Errorf("%d streams are left; the one that is wanted: %v", c.View().StreamCount(), ok)
+	}
+	given := &creation{ctx: ctx, answered: make(chan struct{}), request: batch[1].request}
+	c.createBatch([]*creation{given})
+	if !errors.Is(given.err, ErrUnavailable) || c.View().StreamCount() != 1 {
+		t.Errorf("a create that was given up before: %v, %d streams", given.err, c.View().StreamCount())
+	}
+}
+
 // A fence that fails is asked again until it succeeds.
 func TestCreateStream_survivesFailedFences(t *testing.T) {
 	r := newReplicas(newDisk(), 1)

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/cluster/catalog"
@@ -30,6 +31,8 @@ type creates struct {
 type creation struct {
 	ctx     context.Context // of who waits for it
 	request CreateStream
+	// over is set by who comes first: the answer, or the end of the wait for it.
+	over atomic.Bool
 	// answered is closed when err is set.
 	answered chan struct{}
 	err      error
@@ -37,8 +40,12 @@ type creation struct {
 
 func newCreates() *creates { return &creates{queue: make(chan *creation, createsMax)} }
 
+// errGivenUp: who asked for a create waits no longer, and its command is on its way.
+var errGivenUp = fmt.Errorf("%w: the outcome is unknown", ErrUnavailable)
+
 // ask queues a create and waits until it is in the catalog, or refused. Given up
-// before its command is on the way, it is never made; later, nobody knows.
+// before its command is on the way, it is never made; later, it is taken back
+// once it is (hand), and the error is errGivenUp.
 func (q *creates) ask(ctx, stopped context.Context, request CreateStream) error {
 	x := &creation{ctx: ctx, request: request, answered: make(chan struct{})}
 	select {
@@ -52,7 +59,11 @@ func (q *creates) ask(ctx, stopped context.Context, request CreateStream) error 
 	case <-x.answered:
 		return x.err
 	case <-ctx.Done():
-		return fmt.Errorf("%w: the outcome is unknown: %w", ErrUnavailable, ctx.Err())
+		if !x.over.CompareAndSwap(false, true) {
+			<-x.answered
+			return x.err
+		}
+		return fmt.Errorf("%w: %w", errGivenUp, ctx.Err())
 	case <-stopped.Done():
 		return ErrStopped
 	}
@@ -82,9 +93,26 @@ func (q *creates) next(stopped context.Context) []*creation {
 func (c *Cluster) create() {
 	for batch := c.creates.next(c.done); batch != nil; batch = c.creates.next(c.done) {
 		c.createBatch(batch)
-		for _, x := range batch {
-			close(x.answered)
+		c.hand(batch)
+	}
+}
+
+// hand gives who asked for a batch its outcomes, and takes back the streams
+// that were made for nobody.
+func (c *Cluster) hand(batch []*creation) {
+	command := &catalog.DeleteStreams{}
+	for _, x := range batch {
+		waits := x.over.CompareAndSwap(false, true)
+		close(x.answered)
+		if x.err == nil && !waits {
+			command.Streams = append(command.Streams, x.request.old())
 		}
+	}
+	if len(command.Streams) == 0 {
+		return
+	}
+	if err := c.undo(c.done, command); err != nil {
+		c.log.Warn("streams that nobody waited for were made, and stay", "first", command.Streams[0].Name, "streams", len(command.Streams), "error", err)
 	}
 }
 
@@ -95,7 +123,8 @@ func (c *Cluster) createBatch(batch []*creation) {
 	var asked []*creation
 	for _, x := range batch {
 		if x.ctx.Err() != nil {
-			continue // nobody waits for its answer
+			x.err = errGivenUp
+			continue
 		}
 		stream, err := c.newStream(placer, x.request)
 		if err != nil {
