@@ -81,6 +81,9 @@ func (w *World) maySpareDisk(n *node) bool {
 			if !r.Voter || r.Aside {
 				return false
 			}
+			if _, _, p := w.node(r.Node).replica(s); r.Node != n.id && (p == nil || p.Aside()) {
+				return false // what it holds does not count, though the metadata has not heard
+			}
 			if _, holds := c.Replica(n.id); holds && len(c.Replicas) < 3 {
 				return false
 			}
